@@ -1,0 +1,64 @@
+"""Files that are written whole or not at all, and fingerprints that name their content."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Call `write` on a temporary neighbour of `path`, then rename it onto `path`.
+
+    A reader sees the old file or the new one, never a part. Missing parent folders are made.
+
+    Raises:
+        OSError: the folder cannot be written; nothing is left behind.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        # mkstemp makes private files; give this one the mode an ordinary open() would have.
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8, whole or not at all."""
+    write_atomically(path, lambda temporary: _ignore(temporary.write_text(text, encoding="utf-8")))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON with a final newline, whole or not at all.
+
+    Raises:
+        ValueError: `value` holds a NaN or an infinity, which JSON cannot say.
+    """
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def fingerprint(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> str:
+    """SHA-256 (64 hex digits) of named arrays and JSON metadata, independent of their order and of the file format."""
+    digest = hashlib.sha256()
+    digest.update(json.dumps(dict(meta), sort_keys=True, ensure_ascii=False).encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _ignore(_: object) -> None:
+    """Turn an expression with a value into one without."""

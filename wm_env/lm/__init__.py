@@ -1,0 +1,1 @@
+"""Language models: from a checkpoint and prompts to block distributions."""
