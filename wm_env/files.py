@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` on a temporary neighbour of `path`, then rename it onto `path`.
 
     A reader sees the old file or the new one, never a part. Missing parent folders are made.
@@ -37,7 +37,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` as UTF-8, whole or not at all."""
-    write_atomically(path, lambda temporary: _ignore(temporary.write_text(text, encoding="utf-8")))
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -59,6 +59,3 @@ def fingerprint(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> 
         digest.update(array.tobytes())
     return digest.hexdigest()
 
-
-def _ignore(_: object) -> None:
-    """Turn an expression with a value into one without."""
