@@ -58,4 +58,3 @@ def fingerprint(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> 
         digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
-

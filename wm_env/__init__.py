@@ -1,0 +1,1 @@
+"""The problem: from a language model to a constrained Markov decision process."""

@@ -1,0 +1,90 @@
+"""Information of a block law, in bits, exact and differentiable, on torch tensors of any dtype.
+
+The only place where these formulas are written: the environment, the agents and the evaluation all call them.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wm_env.law import BlockLaw, advance, induced_cover, symbol_label_probs
+
+LN2 = math.log(2)
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What a block law is worth and what it costs; scalar tensors, bits per block except `cost`.
+
+    Attributes:
+        rate: r = I(U;X) - I(U;S) = H(U|S) - H(U|X); the reward. Theorem 1 of the paper. At most H(X|S) of P~.
+        cost: c = V(P~_XS, P_XS), a total variation in [0, 1].
+        i_ux: I(U;X), X over the union of all states' candidates.
+        i_us: I(U;S).
+        i_ux_given_s: I(U;X|S), the key rate of Theorem 1.
+        cover_entropy: H(X|S) under the model's own law.
+    """
+
+    rate: Tensor
+    cost: Tensor
+    i_ux: Tensor
+    i_us: Tensor
+    i_ux_given_s: Tensor
+    cover_entropy: Tensor
+
+
+def entropy(probs: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
+    """-sum p log2 p along `dim`, in bits, with 0 log 0 = 0 and a finite gradient at 0."""
+    return -torch.xlogy(probs, probs.clamp_min(torch.finfo(probs.dtype).tiny)).sum(dim) / LN2
+
+
+def total_variation(first: Tensor, second: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
+    """V(P, Q) = 1/2 sum |P - Q| along `dim`, in [0, 1] for two laws."""
+    return (first - second).abs().sum(dim) / 2
+
+
+def measure(law: BlockLaw) -> Measures:
+    """All measures of one block from one pass over its joint law."""
+    z = law.state_probs
+    by_symbol = symbol_label_probs(law)
+    h_u_and_x = entropy(by_symbol, (0, 1))
+    h_x = entropy(by_symbol.sum(1))
+    h_u = entropy(by_symbol.sum(0))
+    h_u_given_s = z @ entropy(law.p_label)
+    h_u_and_x_given_s = h_u_given_s + (z[:, None] * law.p_label * entropy(law.p_candidate)).sum()
+    induced = induced_cover(law)
+    return Measures(
+        rate=h_u_given_s - (h_u_and_x - h_x),
+        cost=z @ total_variation(induced, law.cover),
+        i_ux=h_u + h_x - h_u_and_x,
+        i_us=h_u - h_u_given_s,
+        i_ux_given_s=h_u_given_s + z @ entropy(induced) - h_u_and_x_given_s,
+        cover_entropy=z @ entropy(law.cover),
+    )
+
+
+def rate(law: BlockLaw) -> Tensor:
+    """I(U;X) - I(U;S) of one block, in bits. Theorem 1 of the paper."""
+    return measure(law).rate
+
+
+def cost(law: BlockLaw) -> Tensor:
+    """V(P~_XS, P_XS) = sum_s Z(s) V(P~(.|s), P(.|s)), in [0, 1]. Table I of the paper."""
+    return law.state_probs @ total_variation(induced_cover(law), law.cover)
+
+
+def text_total_variation(laws: tuple[BlockLaw, ...], children: tuple[Tensor, ...]) -> Tensor:
+    """Total variation between whole texts, sum over all paths of the tree, in [0, 1].
+
+    Never more than the sum of the block costs. `children` holds child(s, x), shape (N, Q), of every block but the
+    last.
+    """
+    marked = plain = laws[0].state_probs
+    for law, child, following in zip(laws, children, laws[1:], strict=False):
+        states = len(following.cover)
+        marked = advance(marked, induced_cover(law), child, states)
+        plain = advance(plain, law.cover, child, states)
+    last = laws[-1]
+    return total_variation(marked[:, None] * induced_cover(last), plain[:, None] * last.cover, (0, 1))

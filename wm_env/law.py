@@ -1,0 +1,184 @@
+"""The joint law P(S,U,X) of every block: what each agent produces and what the polar code consumes.
+
+A label is a binary word U of length L. Label number j of M = 2^k stands for U = V G^{(x)p}, where the
+pre-transform word V is j in binary, most significant bit first, behind L - k zeros. So the free positions of V
+are the last k, and M = 2^L keeps every word.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from wm_env.files import write_atomically
+from wm_env.tensors import FileFormat, read_tensors, write_tensors
+from wm_env.tree import StateTree
+
+LAW_FORMAT = FileFormat(kind="covert-watermark law", version=1)
+
+Policy = Callable[[int, Tensor], tuple[Tensor, Tensor]]
+"""(block number, Z of shape (N,)) -> P(u|s) of shape (N, M), W(x|u,s) of shape (N, M, Q)."""
+
+
+@dataclass(frozen=True)
+class BlockLaw:
+    """The law of one block: Z(s), P(x|s), P(u|s) and W(x|u,s).
+
+    Attributes:
+        state_probs: Z(s), shape (N,), sums to 1.
+        cover: the model's own P(x|s), shape (N, Q), rows sum to 1.
+        symbol: shape (N, Q), int64; two states that share a token block share its number; -1 where `cover` is padded.
+        p_label: P(u|s), shape (N, M), rows sum to 1.
+        p_candidate: W(x|u,s), shape (N, M, Q), last axis sums to 1, zero where `cover` is zero.
+    """
+
+    state_probs: Tensor
+    cover: Tensor
+    symbol: Tensor
+    p_label: Tensor
+    p_candidate: Tensor
+
+    @property
+    def labels(self) -> int:
+        """M, the number of labels."""
+        return self.p_label.shape[1]
+
+
+@dataclass(frozen=True)
+class JointLaw:
+    """One `BlockLaw` per block of a tree.
+
+    Attributes:
+        blocks: the laws of blocks 1..B.
+        block_length: L, tokens per block.
+        tree: fingerprint of the tree that the law belongs to.
+        message_sets: positions of V that carry the message, one tuple per block, if the agent chose them.
+    """
+
+    blocks: tuple[BlockLaw, ...]
+    block_length: int
+    tree: str
+    message_sets: tuple[tuple[int, ...], ...] | None = None
+
+
+def joint_probs(law: BlockLaw) -> Tensor:
+    """P(s, u, x) over per-state candidates, shape (N, M, Q), sums to 1."""
+    return (law.state_probs[:, None] * law.p_label)[:, :, None] * law.p_candidate
+
+
+def induced_cover(law: BlockLaw) -> Tensor:
+    """P~(x|s) = sum_u P(u|s) W(x|u,s): what an observer without the key sees; shape (N, Q), rows sum to 1."""
+    return torch.einsum("nm,nmq->nq", law.p_label, law.p_candidate)
+
+
+def symbol_label_probs(law: BlockLaw) -> Tensor:
+    """P(x, u) over the union of all states' candidates, shape (symbols, M), sums to 1."""
+    joint = joint_probs(law).transpose(1, 2).reshape(-1, law.labels)
+    symbol = law.symbol.reshape(-1)
+    count = int(symbol.max()) + 1
+    return joint.new_zeros(count, law.labels).index_add(0, symbol.clamp_min(0), joint)
+
+
+def advance(state_probs: Tensor, induced: Tensor, child: Tensor, states: int) -> Tensor:
+    """The law Z' of the next block's state, shape (states,), sums to 1; exact.
+
+    The paper's update of the augmented state: Z'(s') = sum_s Z(s) sum_{x: child(s,x) = s'} P~(x|s).
+
+    Args:
+        state_probs: Z(s), shape (N,).
+        induced: P~(x|s), shape (N, Q).
+        child: next state of (s, x), shape (N, Q), int64, -1 where there is none.
+        states: number of states of the next block.
+    """
+    mass = (state_probs[:, None] * induced).reshape(-1)
+    return mass.new_zeros(states).index_add(0, child.reshape(-1).clamp_min(0), mass)
+
+
+def roll_out(tree: StateTree, policy: Policy, dtype: torch.dtype = torch.float64) -> JointLaw:
+    """Follow `policy` through all blocks of `tree`: Z(1) is the prior, Z(b+1) comes from `advance`."""
+    state_probs = torch.as_tensor(tree.prior, dtype=dtype)
+    laws: list[BlockLaw] = []
+    for number, block in enumerate(tree.blocks):
+        p_label, p_candidate = policy(number, state_probs)
+        cover = torch.as_tensor(block.cover, dtype=dtype)
+        law = BlockLaw(state_probs, cover, torch.as_tensor(block.symbol), p_label, p_candidate)
+        laws.append(law)
+        if number + 1 < len(tree.blocks):
+            states = len(tree.blocks[number + 1].cover)
+            state_probs = advance(state_probs, induced_cover(law), torch.as_tensor(block.child), states)
+    return JointLaw(tuple(laws), tree.block_length, tree.fingerprint)
+
+
+def save_law(law: JointLaw, path: Path) -> None:
+    """Write P(u|s), W(x|u,s), the message sets and the tree's fingerprint to a safetensors file, in float64.
+
+    The cover and the symbols are the tree's and are not repeated; Z follows from the policy.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    tensors = {}
+    for number, block in enumerate(law.blocks):
+        tensors[f"{number}.p_label"] = block.p_label.detach().cpu().double().contiguous().numpy()
+        tensors[f"{number}.p_candidate"] = block.p_candidate.detach().cpu().double().contiguous().numpy()
+    meta = {
+        "blocks": len(law.blocks),
+        "block_length": law.block_length,
+        "tree": law.tree,
+        "message_sets": None if law.message_sets is None else [list(positions) for positions in law.message_sets],
+    }
+    write_atomically(path, lambda temporary: write_tensors(temporary, LAW_FORMAT, tensors, meta))
+
+
+def load_law(path: Path, tree: StateTree) -> JointLaw:
+    """Read a law and join it to the tree it was made for.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: the file is damaged, of another format version, or made for another tree.
+    """
+    tensors, meta = read_tensors(path, LAW_FORMAT)
+    if meta["tree"] != tree.fingerprint:
+        raise ValueError(
+            f"{path} was made for tree {meta['tree'][:12]}, this tree is {tree.fingerprint[:12]}: "
+            "pass the tree of the same run"
+        )
+    policies = []
+    for number, block in enumerate(tree.blocks):
+        p_label = torch.from_numpy(tensors[f"{number}.p_label"])
+        p_candidate = torch.from_numpy(tensors[f"{number}.p_candidate"])
+        check_conditionals(p_label, p_candidate, torch.as_tensor(block.cover))
+        policies.append((p_label, p_candidate))
+    law = roll_out(tree, lambda number, _: policies[number])
+    sets = meta["message_sets"]
+    return JointLaw(
+        law.blocks,
+        law.block_length,
+        law.tree,
+        None if sets is None else tuple(tuple(positions) for positions in sets),
+    )
+
+
+def check_conditionals(p_label: Tensor, p_candidate: Tensor, cover: Tensor, tolerance: float = 1e-9) -> None:
+    """Check that P(u|s) and W(x|u,s) are conditional laws on the support of the cover.
+
+    Raises:
+        ValueError: names the first fault: shapes, a negative or non-finite entry, a sum that is not 1, or mass
+            outside the support.
+    """
+    states, candidates = cover.shape
+    labels = p_label.shape[-1]
+    if p_label.shape != (states, labels) or p_candidate.shape != (states, labels, candidates):
+        raise ValueError(
+            f"law of shape {tuple(p_label.shape)} and {tuple(p_candidate.shape)} does not fit "
+            f"{states} states of {candidates} candidates"
+        )
+    for name, law in (("P(u|s)", p_label), ("W(x|u,s)", p_candidate)):
+        wrong = ~torch.isfinite(law).all(-1) | (law < 0).any(-1) | ((law.sum(-1) - 1).abs() > tolerance)
+        if wrong.any():
+            state = int(wrong.reshape(states, -1).any(1).nonzero()[0])
+            raise ValueError(f"{name} of state {state} is not a probability law: rows must be >= 0 and sum to 1")
+    if (p_candidate * (cover[:, None, :] == 0)).any():
+        raise ValueError("W(x|u,s) has mass on a candidate that the cover does not have")

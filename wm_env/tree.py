@@ -1,0 +1,261 @@
+"""The state tree: every context that a text can reach, with the model's own law over the next token blocks.
+
+A tree is what a language model leaves behind for everything downstream: nothing else needs the model.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wm_env.files import fingerprint, write_atomically
+from wm_env.tensors import Arrays, FileFormat, read_tensors, write_tensors
+
+TREE_FORMAT = FileFormat(kind="covert-watermark tree", version=1)
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TreeMeta:
+    """How a tree was made; all of it is part of the distribution, so all of it is stored.
+
+    Attributes:
+        model: name of the language model, or "synthetic".
+        model_fingerprint: SHA-256 of its weights and configuration.
+        tokenizer_fingerprint: SHA-256 of its tokenizer.
+        block_length: L, tokens per block, a power of two.
+        candidates: Q, the most candidates a state may have.
+        temperature: tau, the sampling temperature of the chain rule.
+        pool: "top" (the Q most likely blocks), "sampled" (Q draws, keyed) or "synthetic".
+        beam_width: prefixes kept by the beam search, 0 if there was none.
+        context_length: most tokens of context that the model saw.
+        banned: number of token ids that can never be chosen.
+        seed: seed of a sampled or synthetic pool and of the choice of prompts.
+    """
+
+    model: str
+    model_fingerprint: str
+    tokenizer_fingerprint: str
+    block_length: int
+    candidates: int
+    temperature: float
+    pool: str
+    beam_width: int = 0
+    context_length: int = 0
+    banned: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class TreeBlock:
+    """All states of one block. Rows with fewer than Q candidates are padded: cover 0, ids -1, no text.
+
+    Attributes:
+        cover: P(x|s), the model's law renormalised over the candidates, shape (N, Q), rows sum to 1.
+        log2_prob: the same before renormalising, in bits (log2), shape (N, Q), -inf where padded.
+        symbol: shape (N, Q): number of the token block in the union over all states; -1 where padded.
+        child: shape (N, Q): row of the next block's state after (s, x); -1 where there is none.
+        tokens: token ids, shape (N, Q, L); -1 where padded.
+        retained: shape (N,): mass of the untruncated law that the candidates hold, in [0, 1].
+        exact: shape (N,), bool: the candidates are certainly the Q most likely blocks.
+        text: byte strings of the candidates as they continue the context, N rows of Q.
+    """
+
+    cover: Floats
+    log2_prob: Floats
+    symbol: Ints
+    child: Ints
+    tokens: Ints
+    retained: Floats
+    exact: NDArray[np.bool_]
+    text: tuple[tuple[bytes, ...], ...]
+
+
+@dataclass(frozen=True)
+class StateTree:
+    """Blocks 1..B of states; the states of the first block are the prompts.
+
+    Attributes:
+        blocks: one `TreeBlock` per block.
+        prior: law of the prompt, shape (prompts,), sums to 1.
+        prompts: their texts, in the order of the first block's states.
+        meta: how the tree was made.
+    """
+
+    blocks: tuple[TreeBlock, ...]
+    prior: Floats
+    prompts: tuple[str, ...]
+    meta: TreeMeta
+
+    @property
+    def block_length(self) -> int:
+        """L, tokens per block."""
+        return self.meta.block_length
+
+    @property
+    def states(self) -> int:
+        """Number of states over all blocks."""
+        return sum(len(block.cover) for block in self.blocks)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the content: arrays, prompts and metadata."""
+        return fingerprint(_arrays(self), {"prompts": self.prompts, "meta": dataclasses.asdict(self.meta)})
+
+
+def state_reach(tree: StateTree) -> tuple[Floats, ...]:
+    """Probability of every state under the model's own law, one array (N,) per block, each sums to 1."""
+    reach = [tree.prior]
+    for block, following in zip(tree.blocks, tree.blocks[1:], strict=False):
+        mass = np.zeros(len(following.cover))
+        np.add.at(mass, np.maximum(block.child, 0), reach[-1][:, None] * block.cover)
+        reach.append(mass)
+    return tuple(reach)
+
+
+def subset(tree: StateTree, prompts: Sequence[int], candidates: int | None = None) -> StateTree:
+    """The tree of some prompts (their rows, in this order), with the `candidates` most likely blocks of each state.
+
+    The cover is renormalised, the retained mass shrinks accordingly, symbols and states are renumbered.
+
+    Raises:
+        ValueError: no such prompt, no prompt at all, or more candidates than there are.
+    """
+    keep_most = tree.meta.candidates if candidates is None else candidates
+    if not 1 <= keep_most <= tree.meta.candidates:
+        raise ValueError(f"candidates={keep_most}: this tree has 1 to {tree.meta.candidates} per state")
+    rows = np.asarray(prompts, dtype=np.int64)
+    if rows.size == 0 or rows.min() < 0 or rows.max() >= len(tree.prior):
+        raise ValueError(
+            f"prompts={list(prompts)}: this tree has prompts 0 to {len(tree.prior) - 1}; name at least one"
+        )
+    prior = tree.prior[rows] / tree.prior[rows].sum()
+    texts = tuple(tree.prompts[row] for row in rows)
+    blocks = []
+    for block in tree.blocks:
+        kept = _subset_block(block, rows, keep_most)
+        rows = kept.child[kept.child >= 0]
+        child = np.full_like(kept.child, -1)
+        child[kept.child >= 0] = np.arange(len(rows))
+        blocks.append(dataclasses.replace(kept, child=child))
+    return StateTree(tuple(blocks), prior, texts, dataclasses.replace(tree.meta, candidates=keep_most))
+
+
+def _subset_block(block: TreeBlock, rows: Ints, candidates: int) -> TreeBlock:
+    order = np.argsort(-block.cover[rows], axis=1, kind="stable")[:, :candidates]
+    order.sort(axis=1)
+    pick = rows[:, None], order
+    kept = block.cover[pick].sum(1)
+    symbol = block.symbol[pick]
+    numbers = np.unique(symbol[symbol >= 0])
+    return TreeBlock(
+        cover=block.cover[pick] / kept[:, None],
+        log2_prob=block.log2_prob[pick],
+        symbol=np.where(symbol >= 0, np.searchsorted(numbers, symbol), -1),
+        child=block.child[pick],
+        tokens=block.tokens[pick],
+        retained=block.retained[rows] * kept,
+        exact=block.exact[rows],
+        text=tuple(tuple(block.text[row][q] for q in columns) for row, columns in zip(rows, order, strict=True)),
+    )
+
+
+def save_tree(tree: StateTree, path: Path) -> None:
+    """Write `tree` to a safetensors file, whole or not at all.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    meta = {
+        "prompts": list(tree.prompts),
+        "meta": dataclasses.asdict(tree.meta),
+        "fingerprint": tree.fingerprint,
+    }
+    write_atomically(path, lambda temporary: write_tensors(temporary, TREE_FORMAT, _arrays(tree), meta))
+
+
+def load_tree(path: Path) -> StateTree:
+    """Read a tree and check its fingerprint and its laws.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: the file is damaged, changed, or of another format version.
+    """
+    arrays, header = read_tensors(path, TREE_FORMAT)
+    try:
+        count = sum(1 for name in arrays if name.endswith(".cover"))
+        tree = StateTree(
+            blocks=tuple(_block(arrays, number) for number in range(count)),
+            prior=arrays["prior"],
+            prompts=tuple(header["prompts"]),
+            meta=TreeMeta(**header["meta"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} lacks {error}: build the tree again") from None
+    if tree.fingerprint != header["fingerprint"]:
+        raise ValueError(f"{path} was changed after it was written (fingerprint differs): build the tree again")
+    check_tree(tree)
+    return tree
+
+
+def check_tree(tree: StateTree) -> None:
+    """Check that every cover is a law, that every path leads somewhere and that symbols are consistent.
+
+    Raises:
+        ValueError: names the first fault.
+    """
+    length = tree.block_length
+    if length < 1 or length & (length - 1):
+        raise ValueError(f"block_length={length} is not a power of two")
+    if abs(tree.prior.sum() - 1) > 1e-9 or (tree.prior < 0).any() or len(tree.prior) != len(tree.blocks[0].cover):
+        raise ValueError("the prior over prompts is not a law over the first block's states")
+    for number, block in enumerate(tree.blocks):
+        wrong = ~np.isfinite(block.cover).all(1) | (block.cover < 0).any(1) | (abs(block.cover.sum(1) - 1) > 1e-9)
+        if wrong.any():
+            raise ValueError(f"the cover of state {wrong.argmax()} of block {number + 1} is not a law")
+        if ((block.symbol < 0) & (block.cover > 0)).any():
+            raise ValueError(f"block {number + 1} has candidates without a symbol")
+        if number + 1 < len(tree.blocks):
+            children = block.child[block.cover > 0]
+            if not np.array_equal(np.sort(children), np.arange(len(tree.blocks[number + 1].cover))):
+                raise ValueError(f"block {number + 1} does not lead to every state of block {number + 2} exactly once")
+
+
+def number_symbols(tokens: Ints) -> Ints:
+    """Give equal token blocks equal numbers, in the order of their token ids: (N, Q, L) -> (N, Q), -1 where padded."""
+    present = (tokens >= 0).all(-1)
+    symbol = np.full(present.shape, -1, dtype=np.int64)
+    if present.any():
+        _, inverse = np.unique(tokens[present], axis=0, return_inverse=True)
+        symbol[present] = inverse.reshape(-1)
+    return symbol
+
+
+_BLOCK_ARRAYS = ("cover", "log2_prob", "symbol", "child", "tokens", "retained", "exact")
+
+
+def _arrays(tree: StateTree) -> Arrays:
+    arrays: Arrays = {"prior": tree.prior}
+    for number, block in enumerate(tree.blocks):
+        for name in _BLOCK_ARRAYS:
+            arrays[f"{number}.{name}"] = getattr(block, name)
+        strings = [string for row in block.text for string in row]
+        arrays[f"{number}.text"] = np.frombuffer(b"".join(strings), dtype=np.uint8)
+        arrays[f"{number}.text_lengths"] = np.array([len(string) for string in strings], dtype=np.int64)
+    return arrays
+
+
+def _block(arrays: Arrays, number: int) -> TreeBlock:
+    fields = {name: arrays[f"{number}.{name}"] for name in _BLOCK_ARRAYS}
+    data = arrays[f"{number}.text"].tobytes()
+    ends = np.cumsum(arrays[f"{number}.text_lengths"])
+    strings = [data[start:end] for start, end in zip(ends - arrays[f"{number}.text_lengths"], ends, strict=True)]
+    width = fields["cover"].shape[1]
+    text = tuple(tuple(strings[start : start + width]) for start in range(0, len(strings), width))
+    return TreeBlock(**fields, text=text)
