@@ -46,22 +46,22 @@ def total_variation(first: Tensor, second: Tensor, dim: int | tuple[int, ...] = 
 
 
 def measure(law: BlockLaw) -> Measures:
-    """All measures of one block from one pass over its joint law."""
+    """All measures of a block from one pass over its joint law; scalars, or one number per law of a batch."""
     z = law.state_probs
     by_symbol = symbol_label_probs(law)
-    h_u_and_x = entropy(by_symbol, (0, 1))
-    h_x = entropy(by_symbol.sum(1))
-    h_u = entropy(by_symbol.sum(0))
-    h_u_given_s = z @ entropy(law.p_label)
-    h_u_and_x_given_s = h_u_given_s + (z[:, None] * law.p_label * entropy(law.p_candidate)).sum()
+    h_u_and_x = entropy(by_symbol, (-1, -2))
+    h_x = entropy(by_symbol.sum(-1))
+    h_u = entropy(by_symbol.sum(-2))
+    h_u_given_s = (z * entropy(law.p_label)).sum(-1)
+    h_x_given_u_and_s = (z[..., None] * law.p_label * entropy(law.p_candidate)).sum((-1, -2))
     induced = induced_cover(law)
     return Measures(
         rate=h_u_given_s - (h_u_and_x - h_x),
-        cost=z @ total_variation(induced, law.cover),
+        cost=(z * total_variation(induced, law.cover)).sum(-1),
         i_ux=h_u + h_x - h_u_and_x,
         i_us=h_u - h_u_given_s,
-        i_ux_given_s=h_u_given_s + z @ entropy(induced) - h_u_and_x_given_s,
-        cover_entropy=z @ entropy(law.cover),
+        i_ux_given_s=(z * entropy(induced)).sum(-1) - h_x_given_u_and_s,
+        cover_entropy=(z * entropy(law.cover)).sum(-1),
     )
 
 
@@ -72,7 +72,7 @@ def rate(law: BlockLaw) -> Tensor:
 
 def cost(law: BlockLaw) -> Tensor:
     """V(P~_XS, P_XS) = sum_s Z(s) V(P~(.|s), P(.|s)), in [0, 1]. Table I of the paper."""
-    return law.state_probs @ total_variation(induced_cover(law), law.cover)
+    return (law.state_probs * total_variation(induced_cover(law), law.cover)).sum(-1)
 
 
 def text_total_variation(laws: tuple[BlockLaw, ...], children: tuple[Tensor, ...]) -> Tensor:

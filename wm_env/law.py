@@ -5,6 +5,7 @@ pre-transform word V is j in binary, most significant bit first, behind L - k ze
 are the last k, and M = 2^L keeps every word.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +27,14 @@ Policy = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 class BlockLaw:
     """The law of one block: Z(s), P(x|s), P(u|s) and W(x|u,s).
 
+    All fields may have the same leading axes: many laws at once, as in the vector environment.
+
     Attributes:
-        state_probs: Z(s), shape (N,), sums to 1.
-        cover: the model's own P(x|s), shape (N, Q), rows sum to 1.
-        symbol: shape (N, Q), int64; two states that share a token block share its number; -1 where `cover` is padded.
-        p_label: P(u|s), shape (N, M), rows sum to 1.
-        p_candidate: W(x|u,s), shape (N, M, Q), last axis sums to 1, zero where `cover` is zero.
+        state_probs: Z(s), shape (..., N), sums to 1.
+        cover: the model's own P(x|s), shape (..., N, Q), rows sum to 1.
+        symbol: shape (..., N, Q), int64; states that share a token block share its number; -1 where `cover` is padded.
+        p_label: P(u|s), shape (..., N, M), rows sum to 1.
+        p_candidate: W(x|u,s), shape (..., N, M, Q), last axis sums to 1, zero where `cover` is zero.
     """
 
     state_probs: Tensor
@@ -43,7 +46,7 @@ class BlockLaw:
     @property
     def labels(self) -> int:
         """M, the number of labels."""
-        return self.p_label.shape[1]
+        return self.p_label.shape[-1]
 
 
 @dataclass(frozen=True)
@@ -64,36 +67,39 @@ class JointLaw:
 
 
 def joint_probs(law: BlockLaw) -> Tensor:
-    """P(s, u, x) over per-state candidates, shape (N, M, Q), sums to 1."""
-    return (law.state_probs[:, None] * law.p_label)[:, :, None] * law.p_candidate
+    """P(s, u, x) over per-state candidates, shape (..., N, M, Q), sums to 1."""
+    return (law.state_probs[..., None] * law.p_label)[..., None] * law.p_candidate
 
 
 def induced_cover(law: BlockLaw) -> Tensor:
-    """P~(x|s) = sum_u P(u|s) W(x|u,s): what an observer without the key sees; shape (N, Q), rows sum to 1."""
-    return torch.einsum("nm,nmq->nq", law.p_label, law.p_candidate)
+    """P~(x|s) = sum_u P(u|s) W(x|u,s): what an observer without the key sees; shape (..., N, Q), rows sum to 1."""
+    return (law.p_label[..., None, :] @ law.p_candidate)[..., 0, :]
 
 
 def symbol_label_probs(law: BlockLaw) -> Tensor:
-    """P(x, u) over the union of all states' candidates, shape (symbols, M), sums to 1."""
-    joint = joint_probs(law).transpose(1, 2).reshape(-1, law.labels)
-    symbol = law.symbol.reshape(-1)
-    count = int(symbol.max()) + 1
-    return joint.new_zeros(count, law.labels).index_add(0, symbol.clamp_min(0), joint)
+    """P(x, u) over the union of all states' candidates, shape (..., symbols, M), sums to 1."""
+    batch = law.p_label.shape[:-2]
+    joint = joint_probs(law).transpose(-1, -2).reshape(-1, law.labels)
+    count = int(law.symbol.max()) + 1
+    first = torch.arange(math.prod(batch), device=joint.device)[:, None] * count
+    symbol = (law.symbol.clamp_min(0).reshape(len(first), -1) + first).reshape(-1)
+    summed = joint.new_zeros(len(first) * count, law.labels).index_add(0, symbol, joint)
+    return summed.reshape(*batch, count, law.labels)
 
 
 def advance(state_probs: Tensor, induced: Tensor, child: Tensor, states: int) -> Tensor:
-    """The law Z' of the next block's state, shape (states,), sums to 1; exact.
+    """The law Z' of the next block's state, shape (..., states), sums to 1; exact.
 
     The paper's update of the augmented state: Z'(s') = sum_s Z(s) sum_{x: child(s,x) = s'} P~(x|s).
 
     Args:
-        state_probs: Z(s), shape (N,).
-        induced: P~(x|s), shape (N, Q).
-        child: next state of (s, x), shape (N, Q), int64, -1 where there is none.
+        state_probs: Z(s), shape (..., N).
+        induced: P~(x|s), shape (..., N, Q).
+        child: next state of (s, x), shape (..., N, Q), int64, -1 where there is none.
         states: number of states of the next block.
     """
-    mass = (state_probs[:, None] * induced).reshape(-1)
-    return mass.new_zeros(states).index_add(0, child.reshape(-1).clamp_min(0), mass)
+    mass = (state_probs[..., None] * induced).flatten(-2)
+    return mass.new_zeros(*mass.shape[:-1], states).scatter_add(-1, child.clamp_min(0).flatten(-2), mass)
 
 
 def roll_out(tree: StateTree, policy: Policy, dtype: torch.dtype = torch.float64) -> JointLaw:
