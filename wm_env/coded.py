@@ -76,6 +76,16 @@ def word_channel(law: BlockLaw, block_length: int, positions: Sequence[int]) -> 
     return channel.index_add(1, value, draws)
 
 
+def balanced_law(law: BlockLaw, block_length: int, message_set: Sequence[int]) -> BlockLaw:
+    """The law of the labels once the message bits are uniform: P(u|s) = 2^-l P(u | V_M*(u), s).
+
+    It has the same word channel as `law` and the same coded law, and the coded law's P~(x|s) is its own: a law that
+    leaves nothing to the encoder.
+    """
+    p_label = label_given_word(law, block_length, message_set) * 2.0 ** -len(message_set)
+    return BlockLaw(law.state_probs, law.cover, law.symbol, p_label, law.p_candidate)
+
+
 def coded_law(law: BlockLaw, block_length: int, message_set: Sequence[int]) -> BlockLaw:
     """The law with the message in the place of the label: uniform message bits V_M*, then P(x | V_M*, s).
 

@@ -72,7 +72,7 @@ def rate(law: BlockLaw) -> Tensor:
 
 def cost(law: BlockLaw) -> Tensor:
     """V(P~_XS, P_XS) = sum_s Z(s) V(P~(.|s), P(.|s)), in [0, 1]. Table I of the paper."""
-    return (law.state_probs * total_variation(induced_cover(law), law.cover)).sum(-1)
+    return measure(law).cost
 
 
 def text_total_variation(laws: tuple[BlockLaw, ...], children: tuple[Tensor, ...]) -> Tensor:

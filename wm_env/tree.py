@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -119,14 +120,20 @@ def state_reach(tree: StateTree) -> tuple[Floats, ...]:
     return tuple(reach)
 
 
-def subset(tree: StateTree, prompts: Sequence[int], candidates: int | None = None) -> StateTree:
+def subset(
+    tree: StateTree, prompts: Sequence[int], candidates: int | None = None, blocks: int | None = None
+) -> StateTree:
     """The tree of some prompts (their rows, in this order), with the `candidates` most likely blocks of each state.
 
-    The cover is renormalised, the retained mass shrinks accordingly, symbols and states are renumbered.
+    The cover is renormalised, the retained mass shrinks accordingly, symbols and states are renumbered. Of the blocks
+    the first `blocks` stay.
 
     Raises:
-        ValueError: no such prompt, no prompt at all, or more candidates than there are.
+        ValueError: no such prompt, no prompt at all, or more candidates or blocks than there are.
     """
+    depth = len(tree.blocks) if blocks is None else blocks
+    if not 1 <= depth <= len(tree.blocks):
+        raise ValueError(f"blocks={depth}: this tree has 1 to {len(tree.blocks)}")
     keep_most = tree.meta.candidates if candidates is None else candidates
     if not 1 <= keep_most <= tree.meta.candidates:
         raise ValueError(f"candidates={keep_most}: this tree has 1 to {tree.meta.candidates} per state")
@@ -137,14 +144,15 @@ def subset(tree: StateTree, prompts: Sequence[int], candidates: int | None = Non
         )
     prior = tree.prior[rows] / tree.prior[rows].sum()
     texts = tuple(tree.prompts[row] for row in rows)
-    blocks = []
-    for block in tree.blocks:
+    cut = []
+    for number, block in enumerate(tree.blocks[:depth]):
         kept = _subset_block(block, rows, keep_most)
-        rows = kept.child[kept.child >= 0]
+        leads_on = (kept.child >= 0) & (number + 1 < depth)
+        rows = kept.child[leads_on]
         child = np.full_like(kept.child, -1)
-        child[kept.child >= 0] = np.arange(len(rows))
-        blocks.append(dataclasses.replace(kept, child=child))
-    return StateTree(tuple(blocks), prior, texts, dataclasses.replace(tree.meta, candidates=keep_most))
+        child[leads_on] = np.arange(len(rows))
+        cut.append(dataclasses.replace(kept, child=child))
+    return StateTree(tuple(cut), prior, texts, dataclasses.replace(tree.meta, candidates=keep_most))
 
 
 def _subset_block(block: TreeBlock, rows: Ints, candidates: int) -> TreeBlock:
@@ -202,6 +210,11 @@ def load_tree(path: Path) -> StateTree:
         raise ValueError(f"{path} was changed after it was written (fingerprint differs): build the tree again")
     check_tree(tree)
     return tree
+
+
+def shipped_tree() -> StateTree:
+    """The tree that comes with the package: see `wm_env/data/README.md`."""
+    return load_tree(Path(str(resources.files("wm_env"))) / "data" / "news.safetensors")
 
 
 def check_tree(tree: StateTree) -> None:

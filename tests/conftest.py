@@ -1,0 +1,27 @@
+"""Fixtures that several test modules share."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from wm_env.synthetic import synthetic_tree
+from wm_env.tree import StateTree, save_tree
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def small_tree() -> StateTree:
+    """6 prompts, 2 blocks, 5 candidates of entropy 1.8 bits, two of them common to all states of a block."""
+    return synthetic_tree(6, blocks=2, candidates=5, block_length=4, entropy=1.8, overlap=0.4, seed=3)
+
+
+@pytest.fixture(scope="session")
+def small_tree_file(small_tree: StateTree, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("trees") / "small.safetensors"
+    save_tree(small_tree, path)
+    return path

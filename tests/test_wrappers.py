@@ -1,0 +1,53 @@
+import math
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from wm_env.wrappers import CostInTuple, LogitsToSimplices
+
+
+@pytest.fixture
+def env(small_tree_file):
+    return gym.make("wm_env:CovertWatermarkEnv-v0", tree=str(small_tree_file), prompts=2, candidates=4, labels=4)
+
+
+def test_logits_become_softmax_laws(env):
+    wrapped = LogitsToSimplices(env, bound=5.0)
+    states, labels, columns = env.action_space.shape
+    assert wrapped.action_space.shape == (states * labels * columns,)
+    wrapped.action_space.seed(0)
+    logits = wrapped.action_space.sample()
+    assert np.abs(logits).max() <= 5
+    laws = wrapped.action(logits)
+    assert laws in env.action_space
+    table = logits.reshape(states, labels, columns).astype(float)
+    weights = [math.exp(table[1, u, 0]) for u in range(labels)]
+    assert laws[1, 2, 0] == pytest.approx(weights[2] / sum(weights), abs=1e-7)
+    weights = [math.exp(table[0, 3, 1 + q]) for q in range(columns - 1)]
+    assert laws[0, 3, 2] == pytest.approx(weights[1] / sum(weights), abs=1e-7)
+    wrapped.reset(seed=0)
+    assert wrapped.step(logits)[4]["cost"] >= 0
+
+
+def test_extreme_logits_stay_laws(env):
+    wrapped = LogitsToSimplices(env, bound=1e6)
+    for logits in (np.full(wrapped.action_space.shape, 1e6), np.full(wrapped.action_space.shape, -1e6)):
+        assert wrapped.action(logits.astype(np.float32)) in env.action_space
+
+
+def test_logits_need_simplices():
+    with pytest.raises(TypeError, match="simplex actions"):
+        LogitsToSimplices(gym.make("Pendulum-v1"))
+
+
+def test_cost_in_the_third_place(env):
+    wrapped = CostInTuple(env)
+    wrapped.reset(seed=0)
+    _, _, cost, terminated, truncated, info = wrapped.step(env.action_space.sample())
+    assert cost == info["cost"]
+    assert (terminated, truncated) == (False, False)
+    silent = CostInTuple(gym.make("CartPole-v1"))
+    silent.reset(seed=0)
+    with pytest.raises(KeyError, match="cost"):
+        silent.step(0)

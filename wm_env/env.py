@@ -1,0 +1,287 @@
+"""CovertWatermarkEnv-v0: covert multi-bit watermarking as a constrained Markov decision process."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wm_env.coded import balanced_law
+from wm_env.information import Measures, measure
+from wm_env.law import BlockLaw, JointLaw, advance, induced_cover
+from wm_env.problem import Problem, make_objective, open_tree, split_prompts
+from wm_env.spaces import TOLERANCE, ProductOfSimplices
+from wm_env.tree import StateTree, subset
+
+Observation = dict[str, Any]
+
+
+class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
+    """Hide bits in the blocks of a text so that its law stays close to the language model's own.
+
+    ## Description
+    A masked-diffusion language model writes a text in B blocks of L tokens. Before block b its context is one of N_b
+    states; Z(s) is the law of the state under everything decided so far, and P(x|s) is the model's own law over
+    Q candidate blocks. The action chooses how a hidden label U is drawn in every state and how the block X is drawn
+    given the label. The agent acts on the *law* of the state, never on one state: as in mean-field control, the
+    transition is deterministic and exact, and an episode is one pass over the tree of contexts.
+
+    ## Action space
+    `ProductOfSimplices(N, M, Q)`: one float32 array of shape (N, M, 1 + Q) in [0, 1], N the states of the largest
+    block. `[s, u, 0]` is P(u|s), a law over the M labels; `[s, u, 1:]` is W(.|u,s), a law over the candidates. Rows of
+    states that the present block does not have are ignored. `step` also takes float64. A law whose sum is within 1e-4
+    of 1 is renormalised in float64; mass on candidates that a state does not have is taken away first. NaN, negative
+    entries, and laws without mass are refused: wrap a policy that emits logits in `wm_env.wrappers.LogitsToSimplices`.
+    Put no rescaling or clipping wrapper between policy and environment.
+
+    ## Observation space
+    `Dict(state_probs: Box(N), cover: Box(N * Q), block: Discrete(B))`, float32, padded with zeros to the largest block:
+    Z(s), P(x|s) row by row (flat, because Stable-Baselines3 wants vectors) and the number of the block. The observation
+    after the last block has zeros for both laws.
+
+    ## Reward
+    r = I(U;X) - I(U;S) in bits per block (`objective="gp"`, the paper's), or I(V_M*;X), the information that uniform
+    message bits at the positions M* of the polar code deliver (`objective="coded"`). Not discounted, not penalised.
+
+    ## Cost
+    `info["cost"]` = V(P~_XS, P_XS), the total variation between what is sent and what the model would have written, in
+    [0, 1]; of the coded law when the objective is coded. 0.0 at reset. The task is to maximise sum_b gamma^b r_b
+    subject to sum_b gamma^b c_b <= epsilon, b = 1..B.
+
+    ## Info
+    At every step, floats: `cost`, `cost_so_far` (sum of gamma^b c_b), `rate_per_token` (r / L), `i_ux`, `i_us`,
+    `i_ux_given_s`, `cover_entropy`, bits per block. At reset: `cost`, `cost_so_far` and, for the gp objective,
+    `optimal_rate`, the exact constrained optimum of sum_b gamma^b r_b. Tables are attributes: `problem`, `laws`.
+
+    ## Starting state
+    Z(1) is the prior over prompts. Without options every episode has the same prompts, the first of the split.
+    `reset(options={"prompts": n})` draws n prompts of the split without replacement, n at most `prompts`.
+
+    ## Episode end
+    `terminated` after block B: the horizon belongs to the problem and the block is in the observation.
+
+    ## Arguments
+    | name | default | meaning |
+    | --- | --- | --- |
+    | `tree` | `"news"` | the shipped tree, or the path of a tree file |
+    | `prompts` | 4 | prompts of an episode |
+    | `candidates` | 8 | Q, the most likely candidates kept per state |
+    | `labels` | 8 | M, a power of two, at most 2^L |
+    | `blocks` | `None` | B, the first blocks of the tree; all of them by default |
+    | `epsilon` | 0.1 | bound on sum_b gamma^b c_b; the environment reports, it does not enforce |
+    | `gamma` | 1.0 | discount of the objective |
+    | `objective` | `"gp"` | `"gp"` or `"coded"` |
+    | `message_bits` | 3 | message bits per block of the coded objective |
+    | `split` | `"all"` | `"train"`, `"test"` (every fifth prompt) or `"all"` |
+
+    ## Rendering
+    `render_mode="ansi"`: one line of text per finished block.
+
+    ## Version history
+    * v0: first version.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  (gymnasium's own form)
+
+    def __init__(
+        self,
+        tree: str = "news",
+        prompts: int = 4,
+        candidates: int = 8,
+        labels: int = 8,
+        blocks: int | None = None,
+        epsilon: float = 0.1,
+        gamma: float = 1.0,
+        objective: str = "gp",
+        message_bits: int = 3,
+        split: str = "all",
+        render_mode: str | None = None,
+    ):
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise ValueError(f"render_mode={render_mode!r}: choose 'ansi' or None")
+        self.render_mode = render_mode
+        self.prompts, self.labels, self.candidates = prompts, labels, candidates
+        whole = open_tree(tree)
+        rows = split_prompts(whole, split)
+        if not 1 <= prompts <= len(rows):
+            raise ValueError(f"prompts={prompts}: split {split!r} of this tree has 1 to {len(rows)}")
+        self._pool = subset(whole, rows, candidates, blocks)
+        self.objective = make_objective(objective, self._pool.block_length, labels, message_bits)
+        self._first = Problem(subset(self._pool, range(prompts)), epsilon, gamma)
+        self.optimal_rate = self._first.optimum.rate  # computed here so that a bad budget fails here
+        self.problem = self._first
+        self.laws: tuple[BlockLaw, ...] = ()
+        self._measured: tuple[Measures, ...] = ()
+        self._state_probs: Tensor | None = None
+        self._cost_so_far = 0.0
+
+        states = _largest_block(self._pool, prompts)
+        self._action_shape = (states, labels, 1 + candidates)
+        self.action_space = ProductOfSimplices(states, labels, candidates)
+        self.observation_space = Dict(
+            state_probs=Box(0.0, 1.0, (states,), np.float32),
+            cover=Box(0.0, 1.0, (states * candidates,), np.float32),
+            block=Discrete(len(self._pool.blocks)),
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start at the prior over prompts; see the class for the options.
+
+        Raises:
+            ValueError: an unknown option, or a number of prompts outside 1..`prompts`.
+        """
+        super().reset(seed=seed)
+        self.problem = self._draw_problem(options or {})
+        self.laws, self._measured = (), ()
+        self._state_probs = torch.from_numpy(self.problem.tree.prior)
+        self._cost_so_far = 0.0
+        info = {"cost": 0.0, "cost_so_far": 0.0}
+        if not self.objective.message_set:
+            info["optimal_rate"] = self.problem.optimum.rate
+        return self._observation(), info
+
+    def step(self, action: NDArray[Any]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Take the laws of one block; see the class for what is accepted.
+
+        Raises:
+            ValueError: wrong shape, NaN, a negative entry or a law without mass; names the state and the label.
+            gymnasium.error.ResetNeeded: before the first reset or after the last block.
+        """
+        if self._state_probs is None or len(self.laws) == len(self.problem.blocks):
+            raise gym.error.ResetNeeded("this episode has ended or never begun: call reset() first")
+        block = self.problem.blocks[len(self.laws)]
+        p_label, p_candidate = repair_action(action, block.support, self._action_shape)
+        law = BlockLaw(self._state_probs, block.cover, block.symbol, p_label, p_candidate)
+        measured = measure(self.objective(law))
+        self.laws, self._measured = (*self.laws, law), (*self._measured, measured)
+        terminated = len(self.laws) == len(self.problem.blocks)
+        if not terminated:
+            states = len(self.problem.blocks[len(self.laws)].cover)
+            self._state_probs = advance(self._state_probs, induced_cover(self.objective(law)), block.child, states)
+        reward = float(measured.rate)
+        cost = float(measured.cost)
+        self._cost_so_far += self.problem.gamma ** len(self.laws) * cost
+        info = {
+            "cost": cost,
+            "cost_so_far": self._cost_so_far,
+            "rate_per_token": reward / self.problem.tree.block_length,
+            "i_ux": float(measured.i_ux),
+            "i_us": float(measured.i_us),
+            "i_ux_given_s": float(measured.i_ux_given_s),
+            "cover_entropy": float(measured.cover_entropy),
+        }
+        return self._observation(), reward, terminated, False, info
+
+    def joint_law(self) -> JointLaw:
+        """The joint law of the episode that has just ended; under the coded objective with uniform message bits.
+
+        Raises:
+            RuntimeError: the episode has not ended.
+        """
+        if len(self.laws) < len(self.problem.blocks):
+            raise RuntimeError(
+                f"only {len(self.laws)} of {len(self.problem.blocks)} blocks are done: finish the episode"
+            )
+        chosen, length = self.objective.message_set, self.problem.tree.block_length
+        laws = tuple(balanced_law(law, length, chosen) for law in self.laws) if chosen else self.laws
+        sets = (chosen,) * len(laws) if chosen else None
+        return JointLaw(laws, length, self.problem.tree.fingerprint, sets)
+
+    def render(self) -> str | None:
+        """One line per finished block: rate and cost; None without a render mode."""
+        if self.render_mode is None:
+            return None
+        lines = [
+            f"block {number}: rate {float(measured.rate):.4f} bits, total variation {float(measured.cost):.4f}"
+            for number, measured in enumerate(self._measured, start=1)
+        ]
+        return "\n".join([*lines, f"budget {self.problem.epsilon:.4f}, spent {self._cost_so_far:.4f}"])
+
+    def _draw_problem(self, options: dict[str, Any]) -> Problem:
+        unknown = set(options) - {"prompts"}
+        if unknown:
+            raise ValueError(f"unknown reset options {sorted(unknown)}: only 'prompts' is known")
+        if "prompts" not in options:
+            return self._first
+        count = options["prompts"]
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= self.prompts:
+            raise ValueError(f"options['prompts']={count!r}: an integer from 1 to {self.prompts} is needed")
+        rows = self.np_random.choice(len(self._pool.prior), size=int(count), replace=False)
+        return Problem(subset(self._pool, rows.tolist()), self._first.epsilon, self._first.gamma)
+
+    def _observation(self) -> Observation:
+        number = len(self.laws)
+        blocks = self.problem.blocks
+        state_probs = np.zeros(self._action_shape[0], dtype=np.float32)
+        cover = np.zeros((len(state_probs), self.candidates), dtype=np.float32)
+        if number < len(blocks) and self._state_probs is not None:
+            rows = len(blocks[number].cover)
+            state_probs[:rows] = self._state_probs.numpy()
+            cover[:rows] = blocks[number].cover.numpy()
+        return {"state_probs": state_probs, "cover": cover.reshape(-1), "block": np.int64(min(number, len(blocks) - 1))}
+
+
+def repair_action(action: NDArray[Any], support: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Turn an action into exact float64 laws on the support of the cover.
+
+    Args:
+        action: shape (..., N, M, 1 + Q), any float dtype.
+        support: which candidates a state has, shape (..., n, Q) with n <= N; only the first n states are read.
+        shape: the action shape (..., N, M, 1 + Q) that is wanted.
+
+    Returns:
+        P(u|s) of shape (..., n, M) and W(x|u,s) of shape (..., n, M, Q), float64, rows sum to 1.
+
+    Raises:
+        ValueError: names the first state (and label) whose law is refused.
+    """
+    array = np.asarray(action)
+    if array.shape != shape:
+        raise ValueError(f"action of shape {array.shape}: this environment wants {shape}")
+    states = support.shape[-2]
+    laws = torch.from_numpy(array[..., :states, :, :].astype(np.float64))
+    p_label, p_candidate = laws[..., 0], laws[..., 1:]
+    _refuse(p_label, "P(u|s)")
+    _refuse(p_candidate, "W(x|u,s)")
+    p_candidate = p_candidate * support[..., None, :]
+    p_label, p_candidate = p_label.contiguous(), p_candidate.contiguous()
+    empty = p_candidate.sum(-1) <= 0
+    if empty.any():
+        raise ValueError(f"W(x|u,s) of {_where(empty)} has no mass on the candidates of that state")
+    return p_label / p_label.sum(-1, keepdim=True), p_candidate / p_candidate.sum(-1, keepdim=True)
+
+
+def _refuse(laws: Tensor, name: str) -> None:
+    total = laws.sum(-1)
+    wrong = ((total - 1).abs() > TOLERANCE) | ~torch.isfinite(total) | (laws < 0).any(-1)
+    if wrong.any():
+        raise ValueError(
+            f"{name} of {_where(wrong)} is not a law: entries must be >= 0 and sum to 1 within {TOLERANCE:g}, "
+            f"the sum is {float(total[wrong][0]):.6g}; "
+            "wrap the environment in wm_env.wrappers.LogitsToSimplices to act with logits"
+        )
+
+
+def _where(wrong: Tensor) -> str:
+    index = wrong.nonzero()[0].tolist()
+    names = ("state",) if wrong.ndim == 1 else ("state", "label") if wrong.ndim == 2 else ("copy", "state", "label")
+    return ", ".join(f"{name} {value}" for name, value in zip(names, index, strict=False))
+
+
+def _largest_block(pool: StateTree, prompts: int) -> int:
+    """Most states that a block can have with this many prompts: the sum over the prompts with the most."""
+    most = 0
+    owner = np.arange(len(pool.prior))
+    for block in pool.blocks:
+        per_prompt = np.bincount(owner, minlength=len(pool.prior))
+        most = max(most, int(np.sort(per_prompt)[-prompts:].sum()))
+        leads_on = block.child >= 0
+        following = np.empty(int(leads_on.sum()), dtype=np.int64)
+        following[block.child[leads_on]] = np.broadcast_to(owner[:, None], block.child.shape)[leads_on]
+        owner = following
+    return most

@@ -1,0 +1,122 @@
+"""One watermarking problem: a tree cut to size, as tensors, with its objective and its exact optimum."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from wm_env.coded import coded_law, label_bits
+from wm_env.law import BlockLaw
+from wm_env.optimum import Optimum, solve
+from wm_env.tree import StateTree, load_tree, shipped_tree
+
+SPLITS = ("all", "train", "test")
+HELD_OUT = 5
+"""Every fifth prompt of a tree is a test prompt."""
+
+
+@dataclass(frozen=True)
+class BlockTensors:
+    """Float64 and int64 tensors of one block: cover (N, Q), symbol (N, Q), child (N, Q), support (N, Q) bool."""
+
+    cover: Tensor
+    symbol: Tensor
+    child: Tensor
+    support: Tensor
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A tree with the budget under which it is to be solved.
+
+    Attributes:
+        tree: the state tree, cut to the prompts and candidates of this problem.
+        epsilon: bound on sum_b gamma^b c_b, b = 1..B.
+        gamma: discount, in (0, 1].
+    """
+
+    tree: StateTree
+    epsilon: float
+    gamma: float
+
+    @cached_property
+    def blocks(self) -> tuple[BlockTensors, ...]:
+        """The tree's arrays as tensors, one entry per block."""
+        return tuple(
+            BlockTensors(
+                torch.from_numpy(block.cover),
+                torch.from_numpy(block.symbol),
+                torch.from_numpy(block.child),
+                torch.from_numpy(block.cover > 0),
+            )
+            for block in self.tree.blocks
+        )
+
+    @cached_property
+    def optimum(self) -> Optimum:
+        """The exact optimum of the rate under the budget."""
+        return solve(self.tree, self.epsilon, self.gamma)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a block law is measured by.
+
+    Attributes:
+        message_set: positions of V that carry message bits; empty for the Gelfand-Pinsker objective of the paper.
+        block_length: L.
+    """
+
+    message_set: tuple[int, ...]
+    block_length: int
+
+    def __call__(self, law: BlockLaw) -> BlockLaw:
+        """The law whose rate is the reward and whose cost is the cost: `law` itself, or its coded law."""
+        return coded_law(law, self.block_length, self.message_set) if self.message_set else law
+
+
+def make_objective(name: str, block_length: int, labels: int, message_bits: int) -> Objective:
+    """The objective `name`: "gp" (the paper's I(U;X) - I(U;S)) or "coded" (I(V_M*;X) of uniform message bits).
+
+    The coded message set is the first `message_bits` free positions of V: successive decoding then meets the message
+    before anything else.
+
+    Raises:
+        ValueError: another name, labels that are no power of two or too many, or more message bits than label bits.
+    """
+    bits = label_bits(labels)
+    if bits > block_length:
+        raise ValueError(f"labels={labels}: blocks of {block_length} tokens have at most {2**block_length} words")
+    if name == "gp":
+        return Objective((), block_length)
+    if name != "coded":
+        raise ValueError(f"objective={name!r}: choose 'gp' or 'coded'")
+    if not 1 <= message_bits <= bits:
+        raise ValueError(f"message_bits={message_bits}: {labels} labels carry 1 to {bits} message bits")
+    free = block_length - bits
+    return Objective(tuple(range(free, free + message_bits)), block_length)
+
+
+def open_tree(tree: str) -> StateTree:
+    """The shipped tree ("news") or the tree file at a path."""
+    return shipped_tree() if tree == "news" else load_tree(Path(tree))
+
+
+def split_prompts(tree: StateTree, split: str) -> list[int]:
+    """Rows of the prompts of a split: "train" and "test" (every fifth prompt) are disjoint, "all" is both.
+
+    Raises:
+        ValueError: another split, or a tree with too few prompts for it.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split={split!r}: choose one of {', '.join(SPLITS)}")
+    rows = range(len(tree.prior))
+    held_out = set(rows[HELD_OUT - 1 :: HELD_OUT])
+    chosen = [row for row in rows if split == "all" or (row in held_out) == (split == "test")]
+    if not chosen:
+        raise ValueError(
+            f"split={split!r}: a tree of {len(tree.prior)} prompts has none; at least {HELD_OUT} are needed"
+        )
+    return chosen
