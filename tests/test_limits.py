@@ -1,0 +1,142 @@
+"""One-shot limits against brute force: all partitions, all decoder maps, linear programmes."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from wm_env.limits import best_partition, block_limit, distance_masses, min_entropy, shared_key_success
+from wm_env.synthetic import gaussian_pmf
+
+
+def pmfs(size: int) -> st.SearchStrategy[np.ndarray]:
+    weights = st.lists(st.floats(0.01, 1.0), min_size=size, max_size=size)
+    return weights.map(lambda values: np.array(values) ** 3 / (np.array(values) ** 3).sum())
+
+
+def value_of(pmf, bins, count):
+    loads = [0.0] * count
+    for probability, number in zip(pmf, bins, strict=True):
+        loads[number] += probability
+    return sum(min(load, 1 / count) for load in loads)
+
+
+@settings(max_examples=30, deadline=None)
+@given(pmfs(7), st.integers(1, 2))
+def test_best_partition_equals_the_best_of_all_partitions(pmf, bits):
+    count = 2**bits
+    best = max(value_of(pmf, bins, count) for bins in itertools.product(range(count), repeat=7))
+    bins, value = best_partition(pmf, bits, gap=1e-9, nodes=10_000)
+    assert value == pytest.approx(value_of(pmf, bins, count), abs=1e-12)
+    assert value == pytest.approx(best, abs=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(pmfs(20), st.integers(0, 5))
+def test_partition_is_at_most_the_shared_key_optimum_and_leaves_no_bin_empty_needlessly(pmf, bits):
+    bins, value = best_partition(pmf, bits, nodes=0)
+    assert value <= sum(min(p, 2.0**-bits) for p in pmf) + 1e-12
+    sizes = np.bincount(bins, minlength=2**bits)
+    assert sizes.min() > 0 or sizes.max() == 1
+
+
+def test_integer_programme_beats_the_search_and_fills_every_bin():
+    rng = np.random.default_rng(0)
+    gained = 0
+    for _ in range(10):
+        pmf = gaussian_pmf(20, 4.0, rng)
+        _, searched = best_partition(pmf, 3, nodes=0)
+        bins, proven = best_partition(pmf, 3, gap=1e-5, nodes=500)
+        assert proven >= searched
+        assert np.bincount(bins, minlength=8).min() > 0
+        gained += proven > searched + 1e-4
+    assert gained > 0
+
+
+def test_padding_gets_no_bin():
+    bins, value = best_partition(np.array([0.5, 0.0, 0.5, 0.0]), 1)
+    assert bins.tolist() == [0, -1, 1, -1]
+    assert value == 1.0
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4])
+def test_uniform_powers_of_two_reach_every_limit(bits):
+    pmf = np.full(16, 1 / 16)
+    assert best_partition(pmf, bits)[1] == pytest.approx(1, abs=1e-12)
+    assert shared_key_success(pmf, bits) == pytest.approx(1, abs=1e-12)
+    assert min_entropy(pmf) == pytest.approx(4)
+    limit = block_limit(pmf[None], np.ones(1), bits)
+    assert limit.zero_error == 1
+    assert limit.bit_error(0) == pytest.approx(0, abs=1e-12)
+
+
+def test_table_of_the_uniform_law_on_twenty():
+    pmf = np.full(20, 1 / 20)
+    # 20 candidates of .05 in 8 bins of .125: four bins of three lose .025 each. In 16 bins of .0625: .85.
+    assert best_partition(pmf, 3)[1] == pytest.approx(0.9)
+    assert best_partition(pmf, 4)[1] == pytest.approx(0.85)
+    assert shared_key_success(pmf, 4) == pytest.approx(1)
+
+
+def least_bit_error(pmf, bits, budget):
+    """Least BER over all decoder maps by linear programmes: a coupling of uniform words and a law within the budget."""
+    count = 2**bits
+    best = 1.0
+    for decoded in itertools.product(range(count), repeat=len(pmf)):
+        wrong = np.array([[bin(word ^ out).count("1") for out in decoded] for word in range(count)]) / bits
+        size = count * len(pmf)
+        cost = np.concatenate([wrong.reshape(-1), np.zeros(len(pmf))])
+        rows = np.kron(np.eye(count), np.ones(len(pmf)))
+        equal = np.hstack([rows, np.zeros((count, len(pmf)))])
+        columns = np.kron(np.ones(count), np.eye(len(pmf)))
+        # q(x) - e(x) <= p(x) with the excess e within the budget
+        upper = np.vstack(
+            [np.hstack([columns, -np.eye(len(pmf))]), np.concatenate([np.zeros(size), np.ones(len(pmf))])]
+        )
+        answer = linprog(cost, upper, np.append(pmf, budget), equal, np.full(count, 1 / count))
+        best = min(best, answer.fun)
+    return best
+
+
+@pytest.mark.parametrize(("seed", "budget"), [(0, 0.0), (1, 0.1), (2, 0.05), (3, 0.3)])
+def test_bit_error_limit_is_a_converse(seed, budget):
+    pmf = np.random.default_rng(seed).dirichlet(np.ones(4) * 0.5)
+    limit = block_limit(pmf[None], np.ones(1), 2)
+    assert limit.bit_error(budget) <= least_bit_error(pmf, 2, budget) + 1e-9
+
+
+def test_bit_error_limit_is_reached_by_a_single_candidate():
+    limit = block_limit(np.array([[1.0, 0.0]]), np.ones(1), 3)
+    # one candidate says nothing: half of the bits are wrong, and a budget of 1/8 repairs the word three bits away
+    assert limit.bit_error(0) == pytest.approx(0.5)
+    assert limit.bit_error(1 / 8) == pytest.approx(0.5 - 3 / 8 / 3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(pmfs(12), st.integers(1, 4), st.floats(0, 1))
+def test_limits_are_monotone_and_consistent(pmf, bits, budget):
+    limit = block_limit(pmf[None], np.ones(1), bits, nodes=0)
+    masses = distance_masses(pmf, bits)
+    assert masses.sum() == pytest.approx(1)
+    assert masses[0] == pytest.approx(sum(min(p, 2.0**-bits) for p in pmf))
+    assert 0 <= limit.bit_error(budget) <= limit.bit_error(0) + 1e-15
+    assert limit.bit_error(0) <= 1 - limit.shared_key_success + 1e-12
+    assert limit.shared_key_block_error(budget) <= limit.block_error(budget) + 1e-12
+    assert limit.block_error(budget) >= 1 - min(1, len(pmf) / 2**bits) - 1e-12
+
+
+def test_average_over_states_is_weighted_and_the_doubt_is_reported():
+    rng = np.random.default_rng(3)
+    cover = np.stack([gaussian_pmf(20, 4.0, rng) for _ in range(12)])
+    weights = rng.dirichlet(np.ones(12))
+    limit = block_limit(cover, weights, 3, gap=1e-4, nodes=2000)
+    exact = [best_partition(row, 3, gap=1e-7, nodes=5000)[1] for row in cover]
+    assert limit.gap <= 1e-4
+    assert limit.success <= weights @ exact + 1e-9
+    assert limit.success + limit.gap >= weights @ exact - 1e-9
+    unproven = block_limit(cover, weights, 3, nodes=0)
+    assert unproven.gap > limit.gap
+    assert limit.zero_error == pytest.approx(sum(w for w, row in zip(weights, cover, strict=True) if max(row) <= 1 / 8))

@@ -1,0 +1,271 @@
+"""What one block can carry at best: success, bit error and zero error for l message bits, with a TV budget.
+
+Both ends know the law p of a block over Q candidates; the message, padded, is uniform on K = 2^l words. With a pad of l
+key bits the largest success probability at total variation t is min(1, P0 + t), where P0 is the value of the best
+partition of the candidates into K bins,
+
+    P0 = max over partitions of sum_w min(p(B_w), 1/K),
+
+and with more shared key it is min(1, U + t), U = sum_x min(p(x), 1/K) >= P0. Q candidates with mass never carry more
+than Q of the K words, which caps both at Q/K. Zero error at TV 0 needs l <= H_min(p).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
+from scipy.special import comb
+
+from wm_env.tree import Floats, Ints
+
+_LISTED = 12
+"""Most items whose subset sums are listed outright; those of more items are searched in two halves."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The one-shot optimum of l message bits, averaged over the states of a block.
+
+    Attributes:
+        success: E[P0], proven to within `gap`: the success probability with l key bits at TV 0.
+        gap: the true E[P0] is at most `success + gap`.
+        shared_key_success: E[U], the same with any amount of shared key.
+        largest_success: E[min(1, candidates / 2^l)], which no TV budget exceeds.
+        distance_masses: least mass with 0, 1, ..., l wrong bits, shape (l + 1,), sums to 1.
+        zero_error: probability of the states with l <= H_min, which carry l bits without error at TV 0.
+    """
+
+    success: float
+    gap: float
+    shared_key_success: float
+    largest_success: float
+    distance_masses: Floats
+    zero_error: float
+
+    def block_error(self, tv_budget: float) -> float:
+        """Least block error rate with l key bits at this average TV: every unit of TV buys one of success."""
+        return 1 - min(self.largest_success, self.success + tv_budget)
+
+    def shared_key_block_error(self, tv_budget: float) -> float:
+        """Least block error rate with any amount of shared key at this average TV."""
+        return 1 - min(self.largest_success, self.shared_key_success + tv_budget)
+
+    def bit_error(self, tv_budget: float) -> float:
+        """phi: no code has a smaller bit error rate at this average TV, with any key; in [0, 1/2].
+
+        The budget turns the mass with the most wrong bits into right mass.
+        """
+        bits = len(self.distance_masses) - 1
+        beyond = np.cumsum(self.distance_masses[::-1])[::-1] - self.distance_masses
+        kept = self.distance_masses - np.clip(tv_budget - beyond, 0, self.distance_masses)
+        return float(np.arange(bits + 1) @ kept) / bits
+
+
+def min_entropy(pmf: Floats) -> Floats:
+    """H_min = -log2 max p in bits, over the last axis: l bits pass without error at TV 0 if and only if l <= H_min."""
+    bits: Floats = -np.log2(pmf.max(-1))
+    return bits
+
+
+def shared_key_success(pmf: Floats, message_bits: int) -> Floats:
+    """U = sum_x min(p(x), 2^-l) over the last axis, in [0, 1]: the best success probability with any shared key."""
+    success: Floats = np.minimum(pmf, 2.0**-message_bits).sum(-1)
+    return success
+
+
+def distance_masses(pmf: Floats, message_bits: int) -> Floats:
+    """Least mass that must be decoded with 0, 1, ..., l wrong bits, shape (..., l + 1), sums to 1.
+
+    A candidate serves the words around its own: the first 2^-l of its mass is right, the next C(l,1) 2^-l is one bit
+    off, the next C(l,2) 2^-l two bits, and so on.
+    """
+    shells = comb(message_bits, np.arange(message_bits + 1)) / 2**message_bits
+    before = np.cumsum(shells) - shells
+    masses: Floats = np.clip(pmf[..., None] - before, 0, shells).sum(-2)
+    return masses
+
+
+def block_limit(cover: Floats, state_probs: Floats, message_bits: int, gap: float = 1e-3, nodes: int = 200) -> Limit:
+    """The one-shot optimum of a block whose state both ends know.
+
+    The states that leave the most doubt about E[P0] get the integer programme until the doubt is at most `gap`.
+
+    Args:
+        cover: P(x|s), shape (N, Q).
+        state_probs: law of the states, shape (N,).
+        message_bits: l >= 1.
+        gap: how well E[P0] is to be known.
+        nodes: branch-and-bound nodes for one state; with too few of them `Limit.gap` stays above `gap`.
+    """
+    found = [_partition(row, message_bits, 0.0, 0) for row in cover]
+    value = np.array([value for _, value, _ in found])
+    bound = np.array([bound for _, _, bound in found])
+    doubt = state_probs * (bound - value)
+    for state in np.argsort(-doubt, kind="stable"):
+        if doubt.sum() <= gap:
+            break
+        _, value[state], bound[state] = _partition(cover[state], message_bits, gap / 10, nodes)
+        doubt[state] = state_probs[state] * (bound[state] - value[state])
+    reachable = np.minimum(1, (cover > 0).sum(1) / 2**message_bits)
+    return Limit(
+        success=float(state_probs @ value),
+        gap=float(max(doubt.sum(), 0)),
+        shared_key_success=float(state_probs @ shared_key_success(cover, message_bits)),
+        largest_success=float(state_probs @ reachable),
+        distance_masses=state_probs @ distance_masses(cover, message_bits),
+        zero_error=float(state_probs @ (message_bits <= min_entropy(cover) + 1e-12)),
+    )
+
+
+def best_partition(pmf: Floats, message_bits: int, gap: float = 1e-3, nodes: int = 200) -> tuple[Ints, float]:
+    """The partition of the candidates into 2^l bins that maximises sum_w min(p(B_w), 2^-l).
+
+    Candidates of at least 2^-l sit alone (no loss), the others go longest first into the emptiest bin; then pairs of an
+    overfull and an underfull bin are split anew as evenly as their items allow, until no pair gains. If that is not
+    provably within `gap` of the optimum, an integer programme goes on. Deterministic.
+
+    Args:
+        pmf: p(x), shape (Q,), sums to 1; zeros are padding.
+        message_bits: l >= 0.
+        gap: how close to the optimum is near enough.
+        nodes: most branch-and-bound nodes of the integer programme; 0 leaves it out.
+
+    Returns:
+        bins: shape (Q,), the bin 0..2^l - 1 of every candidate, -1 where p(x) = 0. No bin is empty while another has
+            two candidates.
+        value: sum_w min(p(B_w), 2^-l), in [0, U].
+    """
+    bins, value, _ = _partition(pmf, message_bits, gap, nodes)
+    return bins, value
+
+
+def _partition(pmf: Floats, message_bits: int, gap: float, nodes: int) -> tuple[Ints, float, float]:
+    """`best_partition` with an upper bound on the value of every partition."""
+    count = 2**message_bits
+    cap = 1.0 / count
+    order = [int(x) for x in np.argsort(-pmf, kind="stable") if pmf[x] > 0]
+    bins: list[list[int]] = [[x] for x in order[:count]] + [[] for _ in range(count - len(order))]
+    loads = [float(pmf[items].sum()) for items in bins]
+    for x in order[count:]:
+        emptiest = loads.index(min(loads))
+        bins[emptiest].append(x)
+        loads[emptiest] += pmf[x]
+    _split_pairs(pmf, bins, cap)
+    value = _value(pmf, bins, cap)
+    alone = [items for items in bins if len(items) == 1 and pmf[items[0]] >= cap]
+    # Two bins, or one, for the rest: the best split of the pair is the best partition.
+    bound = value if count - len(alone) <= 2 else float(shared_key_success(pmf, message_bits))
+    if nodes and bound - value > gap:
+        rest = [x for x in order if pmf[x] < cap]
+        shared, bound_of_rest = _integer_programme(pmf[rest] / cap, count - len(alone), gap / cap, nodes)
+        bound = min(bound, len(alone) * cap + bound_of_rest * cap)
+        better = alone + [[rest[i] for i in items] for items in shared]
+        if shared and _value(pmf, better, cap) > value:
+            bins, value = _fill_empty(better), _value(pmf, better, cap)
+    labels = np.full(len(pmf), -1, dtype=np.int64)
+    for number, items in enumerate(bins):
+        labels[items] = number
+    return labels, value, max(bound, value)
+
+
+def _value(pmf: Floats, bins: list[list[int]], cap: float) -> float:
+    return float(sum(min(pmf[items].sum(), cap) for items in bins))
+
+
+def _fill_empty(bins: list[list[int]]) -> list[list[int]]:
+    """Give every empty bin a candidate of a bin that has several; it never lowers the value."""
+    filled = [list(items) for items in bins]
+    for items in filled:
+        largest = max(filled, key=len)
+        if not items and len(largest) > 1:
+            items.append(largest.pop())
+    return filled
+
+
+def _split_pairs(pmf: Floats, bins: list[list[int]], cap: float) -> None:
+    """Split pairs of an overfull and an underfull bin anew, in place, until no pair loses less mass."""
+    loads = [float(pmf[items].sum()) for items in bins]
+    improved = True
+    while improved:
+        improved = False
+        for over in range(len(bins)):
+            for under in range(len(bins)):
+                if len(bins[over]) < 2 or loads[over] <= cap or loads[under] >= cap:
+                    continue
+                items = bins[over] + bins[under]
+                first = [items[i] for i in _half_sum(pmf[items])]
+                second = [x for x in items if x not in first]
+                halves = [float(pmf[half].sum()) for half in (first, second)]
+                if min(halves[0], cap) + min(halves[1], cap) > cap + loads[under] + 1e-15:
+                    bins[over], bins[under] = first, second
+                    loads[over], loads[under] = halves
+                    improved = True
+
+
+def _half_sum(sizes: Floats) -> list[int]:
+    """The subset with a sum nearest to half of the total: it splits a pair of bins with the least mass above the cap.
+
+    The mass above the cap, (s - c)+ + (T - s - c)+, is convex in the sum s of one half and symmetric about T/2.
+    """
+    target = sizes.sum() / 2
+    count = len(sizes)
+    if count <= _LISTED:
+        return _members(int(np.abs(_subset_sums(sizes) - target).argmin()))
+    half = count // 2
+    left, right = _subset_sums(sizes[:half]), _subset_sums(sizes[half:])
+    by_sum = np.argsort(right, kind="stable")
+    after = np.searchsorted(right[by_sum], target - left)
+    pairs = by_sum[np.stack([np.clip(after - 1, 0, None), np.clip(after, None, len(right) - 1)])]
+    distance = np.abs(left + right[pairs] - target)
+    side, first = np.unravel_index(int(distance.argmin()), distance.shape)
+    return _members(int(first) | int(pairs[side, first]) << half)
+
+
+def _subset_sums(sizes: Floats) -> Floats:
+    """Sum of every subset; bit i of the index says whether item i is in."""
+    sums = np.zeros(1)
+    for size in sizes:
+        sums = np.concatenate([sums, sums + size])
+    return sums
+
+
+def _members(subset: int) -> list[int]:
+    return [i for i in range(subset.bit_length()) if subset >> i & 1]
+
+
+def _integer_programme(sizes: Floats, count: int, gap: float, nodes: int) -> tuple[list[list[int]], float]:
+    """Partition items into `count` bins of capacity 1 by branch and bound; sizes and `gap` in units of the capacity.
+
+    Variables: item i in bin b, binary, with b <= i to break the symmetry of the bins, and the useful load y_b of every
+    bin, at most 1 and at most its load. Maximises sum_b y_b.
+
+    Returns:
+        The items of every bin (no bins if nothing was found), and an upper bound on the sum.
+    """
+    places = [(item, place) for item in range(len(sizes)) for place in range(min(item + 1, count))]
+    item, place = np.array(places).T
+    columns = np.arange(len(places))
+    loads = np.arange(count)
+    matrix = coo_array(
+        (
+            np.concatenate([np.ones(len(places)), -sizes[item], np.ones(count)]),
+            (
+                np.concatenate([item, len(sizes) + place, len(sizes) + loads]),
+                np.concatenate([columns, columns, len(places) + loads]),
+            ),
+        )
+    ).tocsr()
+    lowest = np.concatenate([np.ones(len(sizes)), np.full(count, -np.inf)])
+    highest = np.concatenate([np.ones(len(sizes)), np.zeros(count)])
+    result = milp(
+        c=np.concatenate([np.zeros(len(places)), -np.ones(count)]),
+        constraints=LinearConstraint(matrix, lowest, highest),
+        integrality=np.concatenate([np.ones(len(places)), np.zeros(count)]),
+        bounds=Bounds(0, 1),
+        options={"node_limit": nodes, "mip_rel_gap": gap / max(sizes.sum(), 1.0)},
+    )
+    if result.x is None:
+        return [], float(sizes.sum())
+    inside = result.x[: len(places)] > 0.5
+    return [item[inside & (place == number)].tolist() for number in range(count)], -float(result.mip_dual_bound)
