@@ -1,0 +1,85 @@
+"""The exact optimum as a joint law: the best marginals of `wm_env.optimum`, with a proper colouring as labels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agents.colouring import colour_candidates, fewest_colours
+from wm_env.coded import label_bits
+from wm_env.law import JointLaw, roll_out
+from wm_env.optimum import solve
+from wm_env.tree import Ints, StateTree
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A law with what it is worth.
+
+    Attributes:
+        law: P(S,U,X) of every block.
+        multiplier: beta, bits of rate per unit of budget; 0 where the budget does not bind.
+        rate: sum_b gamma^b r_b in bits, b = 1..B.
+        cost: sum_b gamma^b c_b.
+    """
+
+    law: JointLaw
+    multiplier: float
+    rate: float
+    cost: float
+
+
+def plan(tree: StateTree, epsilon: float, gamma: float = 1.0, labels: int | None = None) -> Plan:
+    """The law with the highest rate of all laws whose cost is at most `epsilon`.
+
+    P(u|s) = q(x) at the colour u of candidate x, W(x|u,s) = 1 there. Labels that a state does not use have
+    probability 0 and, as their W, the cover.
+
+    Args:
+        tree: the states and their covers.
+        epsilon: bound on sum_b gamma^b c_b, b = 1..B; 0 gives the cover itself.
+        gamma: discount, in (0, 1].
+        labels: M, a power of two; by default the smallest that suffices for the colouring.
+
+    Raises:
+        ValueError: a negative budget, a discount outside (0, 1], labels that are no power of two, or too few of them.
+    """
+    optimum = solve(tree, epsilon, gamma)
+    colours = [colour_candidates(block) for block in tree.blocks]
+    count = _enough_labels(tree, colours, labels)
+    policies = [
+        _label_law(marginal, torch.as_tensor(colour), torch.as_tensor(block.cover), count)
+        for marginal, colour, block in zip(optimum.marginals, colours, tree.blocks, strict=True)
+    ]
+    law = roll_out(tree, lambda number, _: policies[number])
+    return Plan(law, optimum.multiplier, optimum.rate, optimum.cost)
+
+
+def _enough_labels(tree: StateTree, colours: Sequence[Ints], labels: int | None) -> int:
+    needed = max(int(colour.max()) + 1 for colour in colours)
+    count = 1 << (needed - 1).bit_length() if labels is None else labels
+    bits = label_bits(count)
+    if bits > tree.block_length:
+        raise ValueError(
+            f"labels={count}: blocks of {tree.block_length} tokens have at most {2**tree.block_length} words"
+        )
+    if count < needed:
+        fewest = max(fewest_colours(block) for block in tree.blocks)
+        raise ValueError(
+            f"labels={count} are too few: the candidates of a state need different labels, at least {fewest}, "
+            f"and a labelling with {needed} was found; use labels={1 << (needed - 1).bit_length()}"
+        )
+    return count
+
+
+def _label_law(marginal: Tensor, colour: Tensor, cover: Tensor, labels: int) -> tuple[Tensor, Tensor]:
+    """P(u|s), shape (N, M), and W(x|u,s), shape (N, M, Q), of the label u = colour(x)."""
+    state, candidate = (colour >= 0).nonzero(as_tuple=True)
+    label = colour[state, candidate]
+    p_label = marginal.new_zeros(len(marginal), labels)
+    p_label[state, label] = marginal[state, candidate]
+    p_candidate = cover[:, None, :].repeat(1, labels, 1)
+    p_candidate[state, label] = 0
+    p_candidate[state, label, candidate] = 1
+    return p_label, p_candidate
