@@ -92,21 +92,23 @@ def _synthetic_block(
     tokens = _digits(ids, block_length)
     cover = np.stack([gaussian_pmf(candidates, entropy, rng) for _ in range(states)])
     child = np.full(ids.shape, -1) if last else np.arange(ids.size).reshape(ids.shape)
+    text = tuple(tuple(f"<{name}>".encode() for name in row) for row in ids)
     return TreeBlock(
         cover=cover,
         log2_prob=np.log2(cover),
-        symbol=number_symbols(tokens),
+        symbol=number_symbols(text),
         child=child,
         tokens=tokens,
         retained=np.ones(states),
         exact=np.ones(states, dtype=bool),
-        text=tuple(tuple(f"<{name}>".encode() for name in row) for row in ids),
+        text=text,
     )
 
 
 def _digits(ids: Ints, length: int) -> Ints:
-    """Write every id as a token block: `length` digits, base 1000, most significant first."""
-    powers = 1000 ** np.minimum(np.arange(length)[::-1], 6)
-    digits: Ints = ids[..., None] // powers % 1000
-    digits[..., : max(length - 6, 0)] = 0
+    """Write every id as a token block of `length` digits, most significant first, in the smallest base that fits."""
+    used = min(length, 6)
+    base = int((int(ids.max()) + 1) ** (1 / used)) + 1
+    digits = np.zeros((*ids.shape, length), dtype=np.int64)
+    digits[..., length - used :] = ids[..., None] // base ** np.arange(used)[::-1] % base
     return digits

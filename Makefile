@@ -1,0 +1,34 @@
+# The commands of this project, for people and for CI alike.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: run test lint type format clean
+
+run: $(STAMP)  ## set up, train the paper's learner on the shipped tree, evaluate it, draw the figures
+	$(BIN)/python train.py --preset default --run runs/default --overwrite
+	$(BIN)/python evaluate.py runs/default
+
+test: $(STAMP)  ## set up, run the tests
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)  ## style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: $(STAMP)  ## types
+	$(BIN)/mypy
+
+format: $(STAMP)  ## let ruff write the files
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $(STAMP)
+
+clean:  ## remove the environment and all runs
+	rm -rf $(VENV) runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,54 @@
+import hashlib
+import json
+import math
+import stat
+
+import numpy as np
+import pytest
+
+from wm_env.files import fingerprint, write_atomically, write_json, write_text
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    target = tmp_path / "deep" / "file.txt"
+    write_text(target, "old")
+
+    def half(path):
+        path.write_text("ne")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(target, half)
+    assert target.read_text() == "old"
+    assert [path.name for path in target.parent.iterdir()] == ["file.txt"]
+
+
+def test_written_files_are_ordinary(tmp_path):
+    ordinary = tmp_path / "ordinary"
+    ordinary.touch()
+    write_text(tmp_path / "file.txt", "grüße\n")
+    assert (tmp_path / "file.txt").read_bytes() == "grüße\n".encode()
+    assert stat.S_IMODE((tmp_path / "file.txt").stat().st_mode) == stat.S_IMODE(ordinary.stat().st_mode)
+
+
+def test_json_has_no_nan(tmp_path):
+    write_json(tmp_path / "a.json", {"b": [1, "ü"]})
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"b": [1, "ü"]}
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "bad.json", {"x": math.nan})
+    assert not (tmp_path / "bad.json").exists()
+
+
+def test_fingerprint_names_content():
+    a, b = np.arange(6).reshape(2, 3), np.ones(2)
+    base = fingerprint({"a": a, "b": b}, {"k": 1, "l": 2})
+    assert len(base) == 64
+    assert base == fingerprint({"b": b, "a": np.asfortranarray(a)}, {"l": 2, "k": 1})
+    for other in (
+        fingerprint({"a": a.reshape(3, 2), "b": b}, {"k": 1, "l": 2}),
+        fingerprint({"a": a.astype(np.int32), "b": b}, {"k": 1, "l": 2}),
+        fingerprint({"a": a, "c": b}, {"k": 1, "l": 2}),
+        fingerprint({"a": a, "b": b}, {"k": 2, "l": 2}),
+    ):
+        assert other != base
+    assert fingerprint({}, {}) == hashlib.sha256(b"{}").hexdigest()

@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from wm_env.tensors import FileFormat, read_tensors, write_tensors
+
+APPLES = FileFormat("apples", 2)
+
+
+@pytest.fixture
+def apples(tmp_path):
+    path = tmp_path / "apples.safetensors"
+    write_tensors(path, APPLES, {"a": np.arange(12).reshape(3, 4)[:, ::2], "empty": np.zeros((0, 3))}, {"x": [1, None]})
+    return path
+
+
+def test_round_trip(apples):
+    arrays, meta = read_tensors(apples, APPLES)
+    assert np.array_equal(arrays["a"], [[0, 2], [4, 6], [8, 10]])
+    assert arrays["empty"].shape == (0, 3)
+    assert meta == {"x": [1, None]}
+
+
+def test_missing(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such apples file"):
+        read_tensors(tmp_path / "none", APPLES)
+
+
+def test_other_kind_and_version(apples, tmp_path):
+    with pytest.raises(ValueError, match="not a pears file but 'apples'"):
+        read_tensors(apples, FileFormat("pears", 2))
+    with pytest.raises(ValueError, match="version 2, this program reads 3"):
+        read_tensors(apples, FileFormat("apples", 3))
+    save_file({"a": np.ones(2)}, tmp_path / "plain")
+    with pytest.raises(ValueError, match="not a apples file but 'something else'"):
+        read_tensors(tmp_path / "plain", APPLES)
+
+
+def test_every_truncation_is_noticed(apples):
+    whole = apples.read_bytes()
+    for length in range(0, len(whole), 7):
+        apples.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match="damaged or cut short"):
+            read_tensors(apples, APPLES)
+
+
+def test_a_folder_or_noise_is_no_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_tensors(tmp_path, APPLES)
+    (tmp_path / "noise").write_bytes(bytes(range(256)) * 3)
+    with pytest.raises(ValueError, match="damaged"):
+        read_tensors(tmp_path / "noise", APPLES)

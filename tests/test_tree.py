@@ -1,0 +1,121 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wm_env.synthetic import synthetic_tree
+from wm_env.tree import check_tree, load_tree, number_symbols, save_tree, state_reach, subset
+
+
+def replace_block(tree, number, **changes):
+    blocks = list(tree.blocks)
+    blocks[number] = dataclasses.replace(blocks[number], **changes)
+    return dataclasses.replace(tree, blocks=tuple(blocks))
+
+
+def test_round_trip(small_tree, tmp_path):
+    save_tree(small_tree, tmp_path / "tree")
+    again = load_tree(tmp_path / "tree")
+    assert again.fingerprint == small_tree.fingerprint
+    assert again.prompts == small_tree.prompts
+    assert again.meta == small_tree.meta
+    for old, new in zip(small_tree.blocks, again.blocks, strict=True):
+        for field in dataclasses.fields(old):
+            a, b = getattr(old, field.name), getattr(new, field.name)
+            assert a == b if field.name == "text" else (np.array_equal(a, b) and a.dtype == b.dtype)
+
+
+def test_fingerprint_sees_every_field(small_tree):
+    block = small_tree.blocks[1]
+    text = ((b"other", *block.text[0][1:]), *block.text[1:])
+    changed = [
+        replace_block(small_tree, 1, cover=block.cover[:, ::-1]),
+        replace_block(small_tree, 1, retained=block.retained / 2),
+        replace_block(small_tree, 1, text=text),
+        dataclasses.replace(small_tree, prompts=("x", *small_tree.prompts[1:])),
+        dataclasses.replace(small_tree, meta=dataclasses.replace(small_tree.meta, temperature=2.0)),
+    ]
+    assert len({tree.fingerprint for tree in [small_tree, *changed]}) == 6
+
+
+def test_a_changed_file_is_refused(small_tree, tmp_path):
+    save_tree(small_tree, tmp_path / "tree")
+    data = bytearray((tmp_path / "tree").read_bytes())
+    data[-3] ^= 1
+    (tmp_path / "tree").write_bytes(data)
+    with pytest.raises(ValueError, match="changed after it was written"):
+        load_tree(tmp_path / "tree")
+    (tmp_path / "tree").write_bytes(data[:-20])
+    with pytest.raises(ValueError, match="damaged or cut short"):
+        load_tree(tmp_path / "tree")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda t: replace_block(t, 0, cover=t.blocks[0].cover * 1.1), "cover of state 0 of block 1"),
+        (lambda t: replace_block(t, 1, cover=np.where(np.arange(5) == 1, np.nan, t.blocks[1].cover)), "block 2"),
+        (lambda t: replace_block(t, 0, child=np.roll(t.blocks[0].child, 1) * 0), "exactly once"),
+        (lambda t: replace_block(t, 0, symbol=t.blocks[0].symbol * 0 - 1), "without a symbol"),
+        (lambda t: dataclasses.replace(t, prior=t.prior * 0.9), "prior"),
+        (lambda t: dataclasses.replace(t, meta=dataclasses.replace(t.meta, block_length=6)), "power of two"),
+    ],
+)
+def test_check_names_the_fault(small_tree, spoil, message):
+    check_tree(small_tree)
+    with pytest.raises(ValueError, match=message):
+        check_tree(spoil(small_tree))
+
+
+def test_reach_by_hand(small_tree):
+    reach = state_reach(small_tree)
+    assert np.array_equal(reach[0], small_tree.prior)
+    first = small_tree.blocks[0]
+    for s in range(len(first.cover)):
+        for q in range(5):
+            expected = small_tree.prior[s] * first.cover[s, q]
+            assert reach[1][first.child[s, q]] == pytest.approx(expected, abs=1e-15)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True), st.integers(1, 5), st.integers(1, 2))
+def test_subset_keeps_the_likeliest_and_stays_a_tree(prompts, candidates, blocks):
+    tree = synthetic_tree(6, blocks=2, candidates=5, block_length=4, entropy=1.8, overlap=0.4, seed=3)
+    cut = subset(tree, prompts, candidates, blocks)
+    check_tree(cut)
+    assert len(cut.blocks) == blocks
+    assert cut.prompts == tuple(tree.prompts[row] for row in prompts)
+    for new_row, old_row in enumerate(prompts):
+        old, new = tree.blocks[0].cover[old_row], cut.blocks[0].cover[new_row]
+        kept = sorted(old, reverse=True)[:candidates]
+        assert sorted(new, reverse=True) == pytest.approx([p / sum(kept) for p in kept])
+        assert cut.blocks[0].retained[new_row] == pytest.approx(sum(kept))
+        # The same candidates lead to states with the same texts as before.
+        if blocks == 2:
+            names = tree.blocks[0].text[old_row]
+            for q, name in enumerate(cut.blocks[0].text[new_row]):
+                before = tree.blocks[1].text[tree.blocks[0].child[old_row, names.index(name)]]
+                assert set(cut.blocks[1].text[cut.blocks[0].child[new_row, q]]) <= set(before)
+    # Symbols are equal exactly where the tokens are.
+    tokens = cut.blocks[-1].tokens.reshape(-1, 4)
+    symbol = cut.blocks[-1].symbol.reshape(-1)
+    for i in range(0, len(tokens), 7):
+        assert np.array_equal(symbol == symbol[i], (tokens == tokens[i]).all(1))
+
+
+def test_subset_refuses(small_tree):
+    for arguments, message in (
+        (([],), "at least one"),
+        (([6],), "prompts 0 to 5"),
+        (([0], 6), "1 to 5"),
+        (([0], 5, 3), "1 to 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            subset(small_tree, *arguments)
+
+
+def test_number_symbols_follows_token_order():
+    tokens = np.array([[[3, 1], [1, 2]], [[1, 2], [-1, -1]]])
+    assert number_symbols(tokens).tolist() == [[1, 0], [0, -1]]
