@@ -1,0 +1,116 @@
+"""What pre-training writes: a model in LLaDA's format, and a checkpoint from which training continues."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from wm_env.files import write_atomically, write_json
+from wm_env.lm.network import LLaDAConfig, tensor_names
+
+FORMAT = 1
+
+
+def save_lm(
+    folder: Path,
+    network: LlamaForCausalLM,
+    config: LLaDAConfig,
+    tokenizer: PreTrainedTokenizerFast,
+    dtype: torch.dtype = torch.float16,
+) -> None:
+    """Write `folder` so that `load_lm` and LLaDA's own code read it: config.json, tokenizer, model.safetensors."""
+    state = network.state_dict()
+    tensors = {llada: state[llama].to("cpu", dtype).contiguous() for llada, llama in tensor_names(config).items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", config.to_json())
+    tokenizer.save_pretrained(folder)
+    write_atomically(folder / "model.safetensors", lambda path: save_file(tensors, path, {"format": "pt"}))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands: steps done, seconds spent, the best validation in bits per token, and all validations."""
+
+    step: int = 0
+    seconds: float = 0.0
+    best: float = float("inf")
+    history: tuple[Mapping[str, float], ...] = ()
+
+
+def save_checkpoint(
+    path: Path,
+    network: LlamaForCausalLM,
+    optimizers: Sequence[torch.optim.Optimizer],
+    progress: Progress,
+    settings: Mapping[str, Any],
+) -> None:
+    """Write network, optimizer states, progress and settings, whole or not at all.
+
+    Nothing random is stored: every batch is a function of seed, step and rank.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in network.named_parameters():
+        tensors[f"network {name}"] = parameter.detach()
+        for optimizer in optimizers:
+            for key, value in optimizer.state.get(parameter, {}).items():
+                tensors[f"{key} {name}"] = value
+    about = {
+        "step": progress.step,
+        "seconds": progress.seconds,
+        "best": None if progress.best == float("inf") else progress.best,
+        "history": list(progress.history),
+    }
+    metadata = {"format": str(FORMAT), "progress": json.dumps(about), "settings": json.dumps(settings)}
+    write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata))
+
+
+def load_checkpoint(
+    path: Path,
+    network: LlamaForCausalLM,
+    optimizers: Sequence[torch.optim.Optimizer],
+    settings: Mapping[str, Any],
+) -> Progress:
+    """Put a checkpoint's tensors into `network` and `optimizers` and return its progress.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: the file is damaged, of another format, or of a run with other settings (the first is named).
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; there is nothing to resume, start in a new folder")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except SafetensorError as error:
+        raise ValueError(f"{path} is truncated or corrupt: {error}") from None
+    if metadata.get("format") != str(FORMAT):
+        raise ValueError(f"{path} is no checkpoint of format {FORMAT}")
+    stored = json.loads(metadata["settings"])
+    for name, value in json.loads(json.dumps(settings)).items():
+        if stored.get(name) != value:
+            raise ValueError(f"{path} was made with {name} {stored.get(name)!r}, not {value!r}; use the same to resume")
+    owner = {parameter: optimizer for optimizer in optimizers for parameter in _parameters(optimizer)}
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            parameter.copy_(tensors.pop(f"network {name}"))
+            keys = [entry.split(" ")[0] for entry in tensors if entry.split(" ")[1] == name]
+            # AdamW keeps its step count, a scalar, on the CPU.
+            state = {key: tensors[f"{key} {name}"] for key in keys}
+            owner[parameter].state[parameter] = {
+                key: value.to(parameter.device) if value.ndim else value for key, value in state.items()
+            }
+    about = json.loads(metadata["progress"])
+    best = float("inf") if about["best"] is None else about["best"]
+    return Progress(about["step"], about["seconds"], best, tuple(about["history"]))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,0 +1,71 @@
+"""Pre-train a LLaDA from scratch: text files in, a checkpoint folder that `load_lm` reads out.
+
+    python -m wm_env.lm.pretrain --texts news.xz wiki.xz --weights 3 1 --valid valid.txt --out runs/lm --minutes 20
+
+On several GPUs: `torchrun --nproc-per-node 4 -m wm_env.lm.pretrain ...`; without a GPU it trains on the CPU.
+"""
+
+import sys
+
+import tyro
+from transformers import PreTrainedTokenizerFast
+
+from wm_env.lm.checkpoint import Progress
+from wm_env.lm.cluster import Cluster
+from wm_env.lm.corpus import TokenStream, interleave, load_or_tokenize, train_tokenizer
+from wm_env.lm.llada import read_tokenizer
+from wm_env.lm.recipe import Options
+from wm_env.lm.training import run
+
+
+def train(options: Options) -> Progress:
+    """Run or continue a pre-training and return where it ended. See `Options`; call it in every process of a cluster.
+
+    Raises:
+        ValueError: options, texts or a checkpoint to resume do not fit.
+        OSError: a file cannot be read or written.
+    """
+    options.check()
+    with Cluster.join(options.device) as cluster:
+        if cluster.first:
+            _open_folder(options)
+        cluster.wait()
+        tokenizer, stream = _prepare_text(options, cluster)
+        return run(options, cluster, tokenizer, stream)
+
+
+def _open_folder(options: Options) -> None:
+    if options.out.exists() and any(options.out.iterdir()) and not options.resume:
+        raise FileExistsError(f"{options.out} is not empty; pass --resume to continue that run, or name a new folder")
+    options.out.mkdir(parents=True, exist_ok=True)
+
+
+def _prepare_text(options: Options, cluster: Cluster) -> tuple[PreTrainedTokenizerFast, TokenStream]:
+    """The tokenizer and the training tokens; the first process makes what is not there yet, the others read it."""
+    folder = options.out / "tokenizer"
+    cache = options.out / "tokens.safetensors"
+    if cluster.first:
+        if options.tokenizer is not None:
+            read_tokenizer(options.tokenizer).save_pretrained(folder)
+        elif not (folder / "tokenizer.json").is_file():
+            documents = interleave(options.text_weights())
+            shape = options.shape
+            train_tokenizer(documents, shape.vocab_size, shape.max_sequence_length).save_pretrained(folder)
+        load_or_tokenize(options.texts, read_tokenizer(folder), cache)
+    cluster.wait()
+    tokenizer = read_tokenizer(folder)
+    return tokenizer, load_or_tokenize(options.texts, tokenizer, cache)
+
+
+def main() -> None:
+    """Command line: exit code 0 when done, 2 for bad options or texts, 1 if a file cannot be read or written."""
+    options = tyro.cli(Options, config=(tyro.conf.OmitArgPrefixes,))
+    try:
+        train(options)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2 if isinstance(error, ValueError) else 1) from None
+
+
+if __name__ == "__main__":
+    main()
