@@ -7,8 +7,8 @@ STAMP := $(VENV)/.installed
 .PHONY: run test lint type format clean
 
 run: $(STAMP)  ## set up, train the paper's learner on the shipped tree, evaluate it, draw the figures
-	$(BIN)/python train.py --preset default --run runs/default --overwrite
-	$(BIN)/python evaluate.py runs/default
+	$(BIN)/python train.py
+	$(BIN)/python evaluate.py
 
 test: $(STAMP)  ## set up, run the tests
 	$(BIN)/python -m pytest
