@@ -59,7 +59,7 @@ def test_padded_candidates_have_no_colour() -> None:
     [
         ([[0, 1], [1, 2], [2, 3], [3, 0]], 2),  # an even cycle
         ([[0, 1], [1, 2], [2, 3], [3, 4], [4, 0]], 3),  # an odd cycle: more than any state needs
-        ([[0, 3], [0, 4], [1, 3], [1, 5], [2, 4], [2, 5]], 2),  # bipartite, where taking symbols in order needs 3
+        ([[0, 3], [0, 5], [2, 1], [2, 5], [4, 1], [4, 3]], 2),  # bipartite, where taking symbols in order needs 3
         ([[0, 1, 2], [2, 3, 4], [4, 5, 0]], 3),
     ],
 )

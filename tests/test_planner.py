@@ -69,7 +69,7 @@ def test_crossed_candidate_sets_cost_nothing(seed: int, epsilon: float) -> None:
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6), epsilon=st.floats(0.001, 0.4), gamma=st.sampled_from([1.0, 0.9]))
 def test_no_change_of_the_joint_law_is_better_at_its_cost(seed: int, epsilon: float, gamma: float) -> None:
-    """50 random laws, near the plan and far from it, below the tangent of the frontier: dearer ones pay the price too."""
+    """50 random laws, near the plan and far from it: none lies above the tangent of the frontier."""
     tree = uneven_tree(2, 2, 3, 0.5, seed)
     found = plan(tree, epsilon, gamma)
     rng = np.random.default_rng(seed)
