@@ -53,10 +53,8 @@ def crossed_tree(seed: int) -> StateTree:
     """Five states of four candidates out of seven: any two states share some, none shares all."""
     tree = synthetic_tree(5, 1, 4, entropy=1.5, seed=seed)
     rng = np.random.default_rng(seed)
-    tokens = tree.blocks[0].tokens.copy()
-    tokens[..., :] = 0
-    tokens[..., -1] = np.stack([rng.permutation(7)[:4] for _ in range(5)])
-    block = dataclasses.replace(tree.blocks[0], tokens=tokens, symbol=number_symbols(tokens))
+    text = tuple(tuple(b"word %d" % name for name in rng.permutation(7)[:4]) for _ in range(5))
+    block = dataclasses.replace(tree.blocks[0], text=text, symbol=number_symbols(text))
     return dataclasses.replace(tree, blocks=(block,))
 
 
