@@ -116,6 +116,12 @@ def test_subset_refuses(small_tree):
             subset(small_tree, *arguments)
 
 
-def test_number_symbols_follows_token_order():
-    tokens = np.array([[[3, 1], [1, 2]], [[1, 2], [-1, -1]]])
-    assert number_symbols(tokens).tolist() == [[1, 0], [0, -1]]
+def test_number_symbols_gives_equal_texts_equal_numbers():
+    assert number_symbols([[b" the", b" a"], [b" a", b""]]).tolist() == [[1, 0], [0, -1]]
+
+
+def test_symbols_that_two_texts_share_are_refused(small_tree):
+    symbol = small_tree.blocks[0].symbol.copy()
+    symbol[symbol == symbol[0, 1]] = symbol[0, 0]
+    with pytest.raises(ValueError, match="symbols"):
+        check_tree(replace_block(small_tree, 0, symbol=symbol))

@@ -41,7 +41,7 @@ def synthetic_tree(
             _synthetic_block(states, number == blocks - 1, candidates, block_length, entropy, overlap, rng)
             for number, states in enumerate(sizes)
         ),
-        prior=np.full(prompts, 1 / prompts),
+        prior=np.full(prompts, 1 / prompts, dtype=np.float64),
         prompts=tuple(f"prompt {number}" for number in range(prompts)),
         meta=TreeMeta(
             model="synthetic",

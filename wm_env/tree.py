@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,8 @@ class TreeMeta:
         context_length: most tokens of context that the model saw.
         banned: number of token ids that can never be chosen.
         seed: seed of a sampled or synthetic pool and of the choice of prompts.
+        dtype: number format of the model's weights and activations, empty if there was no model.
+        rows: canvases in every forward pass of the model, 0 if there was none.
     """
 
     model: str
@@ -51,6 +54,8 @@ class TreeMeta:
     context_length: int = 0
     banned: int = 0
     seed: int = 0
+    dtype: str = ""
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class TreeBlock:
     Attributes:
         cover: P(x|s), the model's law renormalised over the candidates, shape (N, Q), rows sum to 1.
         log2_prob: the same before renormalising, in bits (log2), shape (N, Q), -inf where padded.
-        symbol: shape (N, Q): number of the token block in the union over all states; -1 where padded.
+        symbol: shape (N, Q): number of the candidate's text in the union over all states; -1 where padded.
         child: shape (N, Q): row of the next block's state after (s, x); -1 where there is none.
         tokens: token ids, shape (N, Q, L); -1 where padded.
         retained: shape (N,): mass of the untruncated law that the candidates hold, in [0, 1].
@@ -185,7 +190,8 @@ def save_tree(tree: StateTree, path: Path) -> None:
         "meta": dataclasses.asdict(tree.meta),
         "fingerprint": tree.fingerprint,
     }
-    write_atomically(path, lambda temporary: write_tensors(temporary, TREE_FORMAT, _arrays(tree), meta))
+    arrays = {name: _narrowed(array) for name, array in _arrays(tree).items()}
+    write_atomically(path, lambda temporary: write_tensors(temporary, TREE_FORMAT, arrays, meta))
 
 
 def load_tree(path: Path) -> StateTree:
@@ -195,7 +201,8 @@ def load_tree(path: Path) -> StateTree:
         FileNotFoundError: no such file.
         ValueError: the file is damaged, changed, or of another format version.
     """
-    arrays, header = read_tensors(path, TREE_FORMAT)
+    stored, header = read_tensors(path, TREE_FORMAT)
+    arrays = {name: array.astype(np.int64) if array.dtype == np.int32 else array for name, array in stored.items()}
     try:
         count = sum(1 for name in arrays if name.endswith(".cover"))
         tree = StateTree(
@@ -234,20 +241,29 @@ def check_tree(tree: StateTree) -> None:
             raise ValueError(f"the cover of state {wrong.argmax()} of block {number + 1} is not a law")
         if ((block.symbol < 0) & (block.cover > 0)).any():
             raise ValueError(f"block {number + 1} has candidates without a symbol")
+        names = set(zip(block.symbol[block.symbol >= 0].tolist(), _texts(block, block.symbol >= 0), strict=True))
+        if not len(names) == len({symbol for symbol, _ in names}) == len({text for _, text in names}):
+            raise ValueError(f"block {number + 1} has symbols that do not stand for one text each")
         if number + 1 < len(tree.blocks):
             children = block.child[block.cover > 0]
             if not np.array_equal(np.sort(children), np.arange(len(tree.blocks[number + 1].cover))):
                 raise ValueError(f"block {number + 1} does not lead to every state of block {number + 2} exactly once")
 
 
-def number_symbols(tokens: Ints) -> Ints:
-    """Give equal token blocks equal numbers, in the order of their token ids: (N, Q, L) -> (N, Q), -1 where padded."""
-    present = (tokens >= 0).all(-1)
-    symbol = np.full(present.shape, -1, dtype=np.int64)
-    if present.any():
-        _, inverse = np.unique(tokens[present], axis=0, return_inverse=True)
-        symbol[present] = inverse.reshape(-1)
-    return symbol
+def _texts(block: TreeBlock, which: NDArray[np.bool_]) -> list[bytes]:
+    return [block.text[row][column] for row, column in np.argwhere(which).tolist()]
+
+
+def number_symbols(text: Sequence[Sequence[bytes]]) -> Ints:
+    """Give equal byte strings equal numbers, in the order of the bytes: N rows of Q -> (N, Q), -1 where empty (padded).
+
+    The text is the identity of a candidate, not its token ids: two states may spell one text with different tokens, and
+    who receives the text cannot tell them apart.
+    """
+    numbers = {
+        string: number for number, string in enumerate(sorted({string for row in text for string in row} - {b""}))
+    }
+    return np.array([[numbers.get(string, -1) for string in row] for row in text], dtype=np.int64)
 
 
 _BLOCK_ARRAYS = ("cover", "log2_prob", "symbol", "child", "tokens", "retained", "exact")
@@ -262,6 +278,11 @@ def _arrays(tree: StateTree) -> Arrays:
         arrays[f"{number}.text"] = np.frombuffer(b"".join(strings), dtype=np.uint8)
         arrays[f"{number}.text_lengths"] = np.array([len(string) for string in strings], dtype=np.int64)
     return arrays
+
+
+def _narrowed(array: NDArray[Any]) -> NDArray[Any]:
+    """Integers as int32, which halves their place in a file; ids and row numbers never need more."""
+    return array.astype(np.int32) if array.dtype == np.int64 else array
 
 
 def _block(arrays: Arrays, number: int) -> TreeBlock:
