@@ -1,0 +1,155 @@
+"""The paper's Algorithm 1: primal-dual policy gradient through the exact transition.
+
+This is the readable form, line by line and by automatic differentiation. `agents.fast_primal_dual` computes the same
+gradients in closed form.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agents.multiplier import dual_ascent
+from agents.policies import SoftmaxPolicy
+from agents.settings import LearnerSettings
+from wm_env.information import measure
+from wm_env.law import BlockLaw, advance, induced_cover
+from wm_env.problem import BlockTensors, Objective, Problem
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a policy is worth over all blocks; scalar tensors.
+
+    Attributes:
+        rate: sum_b gamma^b r_b in bits, b = 1..B.
+        cost: sum_b gamma^b c_b.
+    """
+
+    rate: Tensor
+    cost: Tensor
+
+
+Gradient = Callable[[SoftmaxPolicy, Tensor], Outcome]
+"""(policy, multiplier) -> outcome of the policy; leaves the gradient of rate - multiplier * cost in its parameters."""
+
+
+class AutogradLagrangian:
+    """The Lagrangian of a problem and its gradient by automatic differentiation: a `Gradient`."""
+
+    def __init__(
+        self, problem: Problem, objective: Objective, dtype: torch.dtype = torch.float64, device: str = "cpu"
+    ) -> None:
+        self.objective = objective
+        self.gamma = problem.gamma
+        self.prior = torch.as_tensor(problem.tree.prior, dtype=dtype, device=device)
+        self.blocks = tensors_on(problem, dtype, device)
+
+    def __call__(self, policy: SoftmaxPolicy, multiplier: Tensor) -> Outcome:
+        """One pass of Algorithm 1 over the blocks, and the gradient of its objective."""
+        policy.zero_grad()
+        outcome = self.outcome(policy)
+        (outcome.rate - multiplier * outcome.cost).backward()  # type: ignore[no-untyped-call]
+        return Outcome(outcome.rate.detach(), outcome.cost.detach())
+
+    def outcome(self, policy: SoftmaxPolicy) -> Outcome:
+        """The inner loop of Algorithm 1: sums over b = 1..B, differentiable."""
+        rate = cost = self.prior.new_zeros(())
+        state_probs = self.prior
+        for number, block in enumerate(self.blocks):
+            law = self.objective(BlockLaw(state_probs, block.cover, block.symbol, *policy(number)))
+            measured = measure(law)
+            weight = self.gamma ** (number + 1)
+            rate = rate + weight * measured.rate
+            cost = cost + weight * measured.cost
+            if number + 1 < len(self.blocks):
+                states = len(self.blocks[number + 1].cover)
+                state_probs = advance(state_probs, induced_cover(law), block.child, states)
+        return Outcome(rate, cost)
+
+
+class PrimalDual:
+    """The learner: a policy, its Adam, the multiplier and the number of steps taken.
+
+    Attributes:
+        policy: P(u|s) and W(x|u,s) of every state.
+        multiplier: beta, a scalar tensor; starts at 0.
+        iteration: steps taken so far.
+    """
+
+    def __init__(self, policy: SoftmaxPolicy, gradient: Gradient, epsilon: float, settings: LearnerSettings) -> None:
+        self.policy = policy
+        self.gradient = gradient
+        self.epsilon = epsilon
+        self.dual_step = settings.dual_step
+        self.optimizer = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate, maximize=True)
+        self.multiplier = torch.zeros((), dtype=policy.embedding.dtype, device=policy.embedding.device)
+        self.iteration = 0
+
+    def step(self) -> Outcome:
+        """One iteration of Algorithm 1: phi by Adam, then beta by projected dual ascent; what was measured before it."""
+        outcome = self.gradient(self.policy, self.multiplier)
+        self.optimizer.step()
+        self.multiplier = dual_ascent(self.multiplier, outcome.cost, self.epsilon, self.dual_step)
+        self.iteration += 1
+        return outcome
+
+    def gradient_norm(self) -> Tensor:
+        """Euclidean norm of the last gradient over all parameters, in bits per unit of parameter."""
+        grads = [parameter.grad for parameter in self.policy.parameters() if parameter.grad is not None]
+        return torch.stack([grad.norm() for grad in grads]).norm()
+
+    def state(self) -> dict[str, Tensor]:
+        """All that a later step depends on, as named tensors: parameters, Adam's moments and steps, beta, iteration.
+
+        No generator: nothing after the initial policy is random.
+        """
+        tensors = {f"policy.{name}": value.detach() for name, value in self.policy.named_parameters()}
+        for name, parameter in self.policy.named_parameters():
+            for entry, value in self.optimizer.state[parameter].items():
+                tensors[f"adam.{name}.{entry}"] = value
+        tensors["multiplier"] = self.multiplier
+        tensors["iteration"] = torch.tensor(self.iteration)
+        return tensors
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Take over what `state` returned.
+
+        Raises:
+            ValueError: tensors are missing or have other shapes: a checkpoint of another problem.
+        """
+        device = self.multiplier.device
+        with torch.no_grad():
+            for name, parameter in self.policy.named_parameters():
+                saved = tensors.get(f"policy.{name}")
+                if saved is None or saved.shape != parameter.shape or saved.dtype != parameter.dtype:
+                    raise ValueError(f"the checkpoint does not fit this problem: {name} is missing or of another shape")
+                parameter.copy_(saved)
+                prefix = f"adam.{name}."
+                self.optimizer.state[parameter] = {
+                    key.removeprefix(prefix): value.to(device if value.ndim else "cpu").clone()
+                    for key, value in tensors.items()
+                    if key.startswith(prefix)
+                }
+        self.multiplier = tensors["multiplier"].to(device)
+        self.iteration = int(tensors["iteration"])
+
+
+def initial_policy(problem: Problem, labels: int, settings: LearnerSettings, dtype: torch.dtype) -> SoftmaxPolicy:
+    """The policy that a seed starts from; drawn on the CPU in float32, so that every device and precision agree."""
+    generator = torch.Generator().manual_seed(settings.seed)
+    return SoftmaxPolicy(problem.tree, labels, settings.policy, generator).to(dtype)
+
+
+def tensors_on(problem: Problem, dtype: torch.dtype, device: str) -> tuple[BlockTensors, ...]:
+    """The blocks of a problem in another precision or on another device."""
+    return tuple(
+        BlockTensors(
+            block.cover.to(device, dtype),
+            block.symbol.to(device),
+            block.child.to(device),
+            block.support.to(device),
+        )
+        for block in problem.blocks
+    )
