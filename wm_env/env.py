@@ -136,7 +136,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             ValueError: an unknown option, or a number of prompts outside 1..`prompts`.
         """
         super().reset(seed=seed)
-        self.problem = self._draw_problem(options or {})
+        self.problem = self.draw_problem(options or {}, self.np_random)
         self.laws, self._measured = (), ()
         self._state_probs = torch.from_numpy(self.problem.tree.prior)
         self._cost_so_far = 0.0
@@ -202,7 +202,12 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         ]
         return "\n".join([*lines, f"budget {self.problem.epsilon:.4f}, spent {self._cost_so_far:.4f}"])
 
-    def _draw_problem(self, options: dict[str, Any]) -> Problem:
+    def draw_problem(self, options: dict[str, Any], rng: np.random.Generator) -> Problem:
+        """The problem of an episode with these reset options; prompts are drawn with `rng`. Changes nothing.
+
+        Raises:
+            ValueError: an unknown option, or a number of prompts outside 1..`prompts`.
+        """
         unknown = set(options) - {"prompts"}
         if unknown:
             raise ValueError(f"unknown reset options {sorted(unknown)}: only 'prompts' is known")
@@ -211,7 +216,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         count = options["prompts"]
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= self.prompts:
             raise ValueError(f"options['prompts']={count!r}: an integer from 1 to {self.prompts} is needed")
-        rows = self.np_random.choice(len(self._pool.prior), size=int(count), replace=False)
+        rows = rng.choice(len(self._pool.prior), size=int(count), replace=False)
         return Problem(subset(self._pool, rows.tolist()), self._first.epsilon, self._first.gamma)
 
     def _observation(self) -> Observation:
@@ -245,26 +250,29 @@ def repair_action(action: NDArray[Any], support: Tensor, shape: tuple[int, ...])
         raise ValueError(f"action of shape {array.shape}: this environment wants {shape}")
     states = support.shape[-2]
     laws = torch.from_numpy(array[..., :states, :, :].astype(np.float64))
-    p_label, p_candidate = laws[..., 0], laws[..., 1:]
-    _refuse(p_label, "P(u|s)")
-    _refuse(p_candidate, "W(x|u,s)")
-    p_candidate = p_candidate * support[..., None, :]
-    p_label, p_candidate = p_label.contiguous(), p_candidate.contiguous()
-    empty = p_candidate.sum(-1) <= 0
-    if empty.any():
-        raise ValueError(f"W(x|u,s) of {_where(empty)} has no mass on the candidates of that state")
-    return p_label / p_label.sum(-1, keepdim=True), p_candidate / p_candidate.sum(-1, keepdim=True)
+    p_label, p_candidate = laws[..., 0].contiguous(), laws[..., 1:].contiguous()
+    label_sum = _checked_sum(p_label, "P(u|s)")
+    candidate_sum = _checked_sum(p_candidate, "W(x|u,s)")
+    if not support.all():
+        p_candidate = p_candidate * support[..., None, :]
+        candidate_sum = p_candidate.sum(-1)
+        empty = candidate_sum <= 0
+        if empty.any():
+            raise ValueError(f"W(x|u,s) of {_where(empty)} has no mass on the candidates of that state")
+    return p_label / label_sum[..., None], p_candidate / candidate_sum[..., None]
 
 
-def _refuse(laws: Tensor, name: str) -> None:
+def _checked_sum(laws: Tensor, name: str) -> Tensor:
     total = laws.sum(-1)
-    wrong = ((total - 1).abs() > TOLERANCE) | ~torch.isfinite(total) | (laws < 0).any(-1)
+    # A NaN anywhere makes the sum NaN, so comparing the smallest entry is enough.
+    wrong = ((total - 1).abs() > TOLERANCE) | ~torch.isfinite(total) | (laws.amin(-1) < 0)
     if wrong.any():
         raise ValueError(
             f"{name} of {_where(wrong)} is not a law: entries must be >= 0 and sum to 1 within {TOLERANCE:g}, "
             f"the sum is {float(total[wrong][0]):.6g}; "
             "wrap the environment in wm_env.wrappers.LogitsToSimplices to act with logits"
         )
+    return total
 
 
 def _where(wrong: Tensor) -> str:
