@@ -14,7 +14,6 @@ All tables are (states, candidates, labels), so that every operation runs along 
 place, in chunks of states that stay in the cache of a core.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -58,6 +57,15 @@ class _Tables:
 
 
 @dataclass(frozen=True)
+class _Gradient:
+    """The gradients of the policy's parameters, in the order of `SoftmaxPolicy.parameters`; added to in place."""
+
+    embedding: Tensor
+    label_head: Tensor
+    candidate_head: Tensor
+
+
+@dataclass(frozen=True)
 class _Forward:
     """What the forward sweep leaves for the backward sweep: small tables of one block."""
 
@@ -97,8 +105,7 @@ class ClosedFormLagrangian:
     @torch.no_grad()
     def __call__(self, policy: SoftmaxPolicy, multiplier: Tensor) -> Outcome:
         """Forward through the blocks, backward through the values to go."""
-        for parameter in policy.parameters():
-            parameter.grad = torch.zeros_like(parameter)
+        gradient = _Gradient(*(torch.zeros_like(parameter) for parameter in policy.parameters()))
         sweeps: list[_Forward] = []
         state_probs = self.prior
         for tables, rows in zip(self.blocks, policy.rows, strict=True):
@@ -109,9 +116,12 @@ class ClosedFormLagrangian:
         rate = cost = self.prior.new_zeros(())
         value: Tensor | None = None
         for tables, rows, sweep in zip(self.blocks[::-1], policy.rows[::-1], sweeps[::-1], strict=True):
-            value, block_rate, block_cost = _backward(tables, policy, rows, sweep, multiplier, value)
+            value, block_rate, block_cost = _backward(tables, policy, rows, sweep, multiplier, value, gradient)
             rate = rate + tables.weight * block_rate
             cost = cost + tables.weight * block_cost
+        policy.embedding.grad = gradient.embedding
+        policy.label_head.grad = gradient.label_head
+        policy.candidate_head.grad = gradient.candidate_head
         return Outcome(rate, cost)
 
 
@@ -136,7 +146,13 @@ def _forward(tables: _Tables, policy: SoftmaxPolicy, rows: slice, state_probs: T
 
 
 def _backward(
-    tables: _Tables, policy: SoftmaxPolicy, rows: slice, sweep: _Forward, multiplier: Tensor, later: Tensor | None
+    tables: _Tables,
+    policy: SoftmaxPolicy,
+    rows: slice,
+    sweep: _Forward,
+    multiplier: Tensor,
+    later: Tensor | None,
+    gradient: _Gradient,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Add the gradient of one block to the policy's; returns the states' values, rate (bits) and cost."""
     block, scale = tables.block, tables.weight / LN2
@@ -151,9 +167,7 @@ def _backward(
 
     embedding = policy.embedding[rows]
     head = policy.candidate_head.flatten(1)
-    embedding_grad, label_grad, candidate_grad = (parameter.grad for parameter in policy.parameters())
-    assert embedding_grad is not None and label_grad is not None and candidate_grad is not None
-    candidate_grad = candidate_grad.flatten(1)
+    embedding_grad, candidate_grad = gradient.embedding[rows], gradient.candidate_head.flatten(1)
     expected = torch.empty_like(sweep.p_label)
     factor = scale * z[:, None] * sweep.p_label / sweep.norm
     for chunk in tables.chunks:
@@ -165,12 +179,12 @@ def _backward(
         score *= factor[chunk, None]
         expected[chunk] = mean
         candidate_grad.addmm_(embedding[chunk].T, score.flatten(1))
-        torch.mm(score.flatten(1), head.T, out=embedding_grad[rows][chunk])
+        torch.mm(score.flatten(1), head.T, out=embedding_grad[chunk])
     expected -= log_norm
     state_value = (sweep.p_label * expected).sum(1)
     logit_grad = scale * z[:, None] * sweep.p_label * (expected - state_value[:, None])
-    label_grad.addmm_(embedding.T, logit_grad)
-    embedding_grad[rows].addmm_(logit_grad, policy.label_head.T)
+    gradient.label_head.addmm_(embedding.T, logit_grad)
+    embedding_grad.addmm_(logit_grad, policy.label_head.T)
 
     rate = z @ (state_value - (sweep.induced * bonus).sum(1)) / LN2
     cost = z @ total_variation(sweep.induced, block.cover)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from agents.multiplier import dual_ascent
 from agents.policies import SoftmaxPolicy
-from agents.settings import LearnerSettings
+from agents.settings import LearnerSettings, PolicySettings
 from wm_env.information import measure
 from wm_env.law import BlockLaw, advance, induced_cover
 from wm_env.problem import BlockTensors, Objective, Problem
@@ -88,7 +88,7 @@ class PrimalDual:
         self.iteration = 0
 
     def step(self) -> Outcome:
-        """One iteration of Algorithm 1: phi by Adam, then beta by projected dual ascent; what was measured before it."""
+        """One iteration of Algorithm 1: phi by Adam, then beta by dual ascent; returns what both saw."""
         outcome = self.gradient(self.policy, self.multiplier)
         self.optimizer.step()
         self.multiplier = dual_ascent(self.multiplier, outcome.cost, self.epsilon, self.dual_step)
@@ -98,7 +98,8 @@ class PrimalDual:
     def gradient_norm(self) -> Tensor:
         """Euclidean norm of the last gradient over all parameters, in bits per unit of parameter."""
         grads = [parameter.grad for parameter in self.policy.parameters() if parameter.grad is not None]
-        return torch.stack([grad.norm() for grad in grads]).norm()
+        norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(grad) for grad in grads]))
+        return norm
 
     def state(self) -> dict[str, Tensor]:
         """All that a later step depends on, as named tensors: parameters, Adam's moments and steps, beta, iteration.
@@ -136,10 +137,9 @@ class PrimalDual:
         self.iteration = int(tensors["iteration"])
 
 
-def initial_policy(problem: Problem, labels: int, settings: LearnerSettings, dtype: torch.dtype) -> SoftmaxPolicy:
-    """The policy that a seed starts from; drawn on the CPU in float32, so that every device and precision agree."""
-    generator = torch.Generator().manual_seed(settings.seed)
-    return SoftmaxPolicy(problem.tree, labels, settings.policy, generator).to(dtype)
+def initial_policy(problem: Problem, labels: int, settings: PolicySettings, seed: int) -> SoftmaxPolicy:
+    """The policy that a seed starts from, in float32 on the CPU, so that every device and precision starts alike."""
+    return SoftmaxPolicy(problem.tree, labels, settings, torch.Generator().manual_seed(seed))
 
 
 def tensors_on(problem: Problem, dtype: torch.dtype, device: str) -> tuple[BlockTensors, ...]:

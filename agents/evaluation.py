@@ -1,0 +1,104 @@
+"""What a law is worth, exactly, in float64: the numbers that training reports and the choice of the best iterate."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+
+from agents.policies import SoftmaxPolicy
+from wm_env.coded import balanced_law
+from wm_env.information import Measures, entropy, measure
+from wm_env.law import BlockLaw, JointLaw, Policy, roll_out
+from wm_env.optimum import percent_of_optimum
+from wm_env.problem import Objective, Problem
+
+FEASIBLE = 1e-9
+"""A cost of at most epsilon plus this meets the limit; rounding in a sum of total variations is far smaller."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A law with its measures.
+
+    Attributes:
+        law: P(S,U,X) of every block; under the coded objective with uniform message bits and their positions.
+        measures: one entry per block, as the objective sees the block.
+        rate: sum_b gamma^b r_b in bits, b = 1..B.
+        cost: sum_b gamma^b c_b.
+        feasible: the cost meets the limit.
+    """
+
+    law: JointLaw
+    measures: tuple[Measures, ...]
+    rate: float
+    cost: float
+    feasible: bool
+
+
+def evaluate_law(problem: Problem, objective: Objective, policy: Policy) -> Evaluation:
+    """Roll `policy` out over the problem's tree and measure every block."""
+    chosen, length = objective.message_set, objective.block_length
+
+    def sent(number: int, state_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The policy's laws; with uniform message bits if the objective has any, since that is what is sent."""
+        p_label, p_candidate = policy(number, state_probs)
+        if not chosen:
+            return p_label, p_candidate
+        block = problem.blocks[number]
+        law = balanced_law(BlockLaw(state_probs, block.cover, block.symbol, p_label, p_candidate), length, chosen)
+        return law.p_label, law.p_candidate
+
+    rolled = roll_out(problem.tree, sent)
+    sets = (chosen,) * len(rolled.blocks) if chosen else None
+    law = JointLaw(rolled.blocks, rolled.block_length, rolled.tree, sets)
+    measures = tuple(measure(objective(block)) for block in law.blocks)
+    weights = [problem.gamma ** (number + 1) for number in range(len(measures))]
+    rate = sum(weight * float(measured.rate) for weight, measured in zip(weights, measures, strict=True))
+    cost = sum(weight * float(measured.cost) for weight, measured in zip(weights, measures, strict=True))
+    return Evaluation(law, measures, rate, cost, cost <= problem.epsilon + FEASIBLE)
+
+
+def evaluate_policy(problem: Problem, objective: Objective, policy: SoftmaxPolicy) -> Evaluation:
+    """`evaluate_law` of a softmax policy of any precision on any device."""
+    exact = copy.deepcopy(policy).cpu().double().requires_grad_(False)
+    return evaluate_law(problem, objective, lambda number, _: exact(number))
+
+
+def law_metrics(evaluation: Evaluation, problem: Problem, objective: Objective) -> dict[str, float]:
+    """The tags `eval/*` and `law/*`: information in bits per block, averaged over the blocks.
+
+    `law/percent_of_optimum` compares the rate with the exact optimum at the same limit; it exists for the gp objective
+    only, whose optimum is known.
+    """
+    measures = evaluation.measures
+
+    def mean(values: list[torch.Tensor]) -> float:
+        return float(torch.stack(values).mean())
+
+    metrics = {
+        "eval/rate": evaluation.rate,
+        "eval/cost": evaluation.cost,
+        "eval/feasible": float(evaluation.feasible),
+        "law/i_ux": mean([measured.i_ux for measured in measures]),
+        "law/i_us": mean([measured.i_us for measured in measures]),
+        "law/i_ux_given_s": mean([measured.i_ux_given_s for measured in measures]),
+        "law/cover_entropy": mean([measured.cover_entropy for measured in measures]),
+        "law/label_entropy": mean([block.state_probs @ entropy(block.p_label) for block in evaluation.law.blocks]),
+    }
+    if not objective.message_set:
+        metrics["law/percent_of_optimum"] = percent_of_optimum(evaluation.rate, problem.optimum)
+    return metrics
+
+
+def summary(evaluation: Evaluation, problem: Problem, objective: Objective) -> str:
+    """One line: rate, cost against its limit, and how much of the optimum that is."""
+    blocks, length = len(evaluation.measures), problem.tree.block_length
+    per_token = sum(float(measured.rate) for measured in evaluation.measures) / (blocks * length)
+    line = (
+        f"rate {evaluation.rate:.4f} bits over {blocks} blocks of {length} tokens ({per_token:.4f} bits per token), "
+        f"total variation {evaluation.cost:.4f} of at most {problem.epsilon:g}"
+    )
+    if not objective.message_set:
+        optimum = problem.optimum
+        line += f", {percent_of_optimum(evaluation.rate, optimum):.2f} % of the optimum {optimum.rate:.4f}"
+    return line if evaluation.feasible else f"{line}; the limit is not met: train longer"

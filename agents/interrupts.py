@@ -1,0 +1,46 @@
+"""Ctrl-C and SIGTERM as a wish that is granted between two iterations, not as a cut in the middle of one."""
+
+import signal
+from types import FrameType, TracebackType
+
+
+class InterruptedRunError(RuntimeError):
+    """A run stopped because of a signal, after its state was saved.
+
+    Attributes:
+        signal_number: SIGINT or SIGTERM; a shell expects the exit code 128 plus this.
+    """
+
+    def __init__(self, signal_number: int, message: str) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number
+
+
+class Interrupts:
+    """Within the context the first SIGINT or SIGTERM is only noted; a second one ends the process as usual.
+
+    Attributes:
+        received: number of the signal that came, None as long as there was none.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> "Interrupts":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._put_back()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        self._put_back()
+
+    def _put_back(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]

@@ -1,0 +1,146 @@
+"""The run folder: everything about one training run, in files that are written whole or not at all."""
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wm_env.files import write_atomically, write_json
+from wm_env.tensors import FileFormat, read_tensors, write_tensors
+from wm_env.tree import StateTree, save_tree
+
+CONFIG_VERSION = 1
+CHECKPOINT_FORMAT = FileFormat(kind="covert-watermark checkpoint", version=1)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where the files of a run are.
+
+    Attributes:
+        path: the folder.
+    """
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """All settings, the seed, versions, fingerprints and the command."""
+        return self.path / "config.json"
+
+    @property
+    def tree(self) -> Path:
+        """The tree that the law belongs to, cut to the run's prompts and candidates."""
+        return self.path / "tree.safetensors"
+
+    @property
+    def law(self) -> Path:
+        """The law that the agent found."""
+        return self.path / "law.safetensors"
+
+    @property
+    def metrics(self) -> Path:
+        """One row per evaluation, the columns named like TensorBoard's tags."""
+        return self.path / "metrics.csv"
+
+    @property
+    def checkpoint(self) -> Path:
+        """All that `--resume` needs."""
+        return self.path / "checkpoint.safetensors"
+
+
+def create_run(path: Path, tree: StateTree, settings: Mapping[str, Any], command: Sequence[str]) -> RunFolder:
+    """Make a new run folder with its tree and its configuration.
+
+    Raises:
+        FileExistsError: the folder is there already and not empty.
+        OSError: it cannot be written.
+    """
+    run = RunFolder(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(f"{path} exists already: choose another --run, or continue that run with --resume")
+    save_tree(tree, run.tree)
+    write_json(
+        run.config,
+        {
+            "version": CONFIG_VERSION,
+            "settings": dict(settings),
+            "tree_fingerprint": tree.fingerprint,
+            "model": tree.meta.model,
+            "model_fingerprint": tree.meta.model_fingerprint,
+            "versions": versions(),
+            "command": list(command),
+        },
+    )
+    return run
+
+
+def read_config(run: RunFolder) -> dict[str, Any]:
+    """The configuration of an existing run.
+
+    Raises:
+        FileNotFoundError: there is no run in that folder.
+        ValueError: the configuration is damaged or of another version.
+    """
+    if not run.config.is_file():
+        raise FileNotFoundError(f"{run.path} holds no run (no {run.config.name}): start one without --resume")
+    try:
+        config = json.loads(run.config.read_text(encoding="utf-8"))
+        version = config["version"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{run.config} is damaged: start a new run") from None
+    if version != CONFIG_VERSION:
+        raise ValueError(f"{run.config} has version {version}, this program reads {CONFIG_VERSION}: start a new run")
+    return dict(config)
+
+
+def save_checkpoint(run: RunFolder, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """Write named tensors and JSON metadata, in place of the checkpoint before.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    arrays = {name: value.detach().cpu().numpy() for name, value in tensors.items()}
+    write_atomically(run.checkpoint, lambda path: write_tensors(path, CHECKPOINT_FORMAT, arrays, dict(meta)))
+
+
+def load_checkpoint(run: RunFolder) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `save_checkpoint` wrote.
+
+    Raises:
+        FileNotFoundError: the run has no checkpoint.
+        ValueError: it is damaged or of another version.
+    """
+    arrays, meta = read_tensors(run.checkpoint, CHECKPOINT_FORMAT)
+    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}, dict(meta)
+
+
+def check_writable(path: Path) -> None:
+    """Check that files can be made in `path`, or in the nearest of its parents that exists.
+
+    Raises:
+        OSError: they cannot.
+    """
+    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise PermissionError(f"{existing} cannot be written: choose another --run")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    packages = ("covert-watermark", "torch", "numpy", "scipy")
+    found = {"python": platform.python_version(), "threads": str(torch.get_num_threads())}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found

@@ -1,0 +1,149 @@
+"""Training runs: from settings to a run folder with a law."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from agents.evaluation import Evaluation, evaluate_law, law_metrics
+from agents.planner import plan
+from agents.runs import RunFolder, check_writable, create_run, read_config
+from agents.settings import RunSettings
+from agents.training_log import TrainingLog
+from agents.training_loop import train_primal_dual
+from wm_env.coded import label_bits
+from wm_env.law import save_law
+from wm_env.problem import Objective, Problem, make_objective, open_tree
+from wm_env.tree import load_tree, subset
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is ready to start or to go on: what can be wrong with its input has been checked.
+
+    Attributes:
+        folder: where its files are.
+        settings: what it was told.
+        problem: the tree cut to size, with budget and discount.
+        objective: what a block law is measured by.
+        resume: go on from the checkpoint.
+    """
+
+    folder: RunFolder
+    settings: RunSettings
+    problem: Problem
+    objective: Objective
+    resume: bool
+
+
+def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
+    """Check the settings and make the run folder.
+
+    Raises:
+        OSError: the folder exists already or cannot be written, or there is no such tree file.
+        ValueError: settings that are out of range or do not fit the tree.
+    """
+    if settings.agent == "planner" and settings.objective != "gp":
+        raise ValueError("the planner solves the gp objective: use --objective gp, or --agent primal-dual")
+    check_writable(path)
+    _check_device(settings)
+    whole = open_tree(settings.tree)
+    if not 1 <= settings.prompts <= len(whole.prior):
+        raise ValueError(f"prompts={settings.prompts}: this tree has 1 to {len(whole.prior)}")
+    problem = Problem(
+        subset(whole, range(settings.prompts), settings.candidates, settings.blocks), settings.epsilon, settings.gamma
+    )
+    _check_range(settings)
+    _ = problem.optimum  # a bad budget or discount fails here, before anything is written
+    objective = _objective(settings, problem)
+    folder = create_run(path, problem.tree, settings.to_json(), command)
+    return Run(folder, settings, problem, objective, resume=False)
+
+
+def read_settings(path: Path) -> RunSettings:
+    """The settings that the run in a folder was started with.
+
+    Raises:
+        FileNotFoundError: there is no run.
+        ValueError: its configuration is damaged.
+    """
+    folder = RunFolder(path)
+    try:
+        return RunSettings.from_json(read_config(folder)["settings"])
+    except (KeyError, TypeError):
+        raise ValueError(f"{folder.config} lacks a setting or has an unknown one: start a new run") from None
+
+
+def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> Run:
+    """Open a run that was started before, to go on with it; only the number of iterations may have changed.
+
+    Raises:
+        OSError: the folder cannot be written.
+        ValueError: other settings than the run was started with, a damaged tree, or a run with nothing to resume.
+    """
+    for field in dataclasses.fields(RunSettings):
+        before, now = getattr(started_with, field.name), getattr(settings, field.name)
+        if before != now and field.name != "iterations":
+            raise ValueError(f"{path} was started with {field.name}={before}, not {now}: leave it out to go on")
+    if settings.agent != "primal-dual":
+        raise ValueError(f"{path} was made by the {settings.agent}, which has nothing to resume: start a new run")
+    check_writable(path)
+    _check_device(settings)
+    folder = RunFolder(path)
+    problem = Problem(load_tree(folder.tree), settings.epsilon, settings.gamma)
+    return Run(folder, settings, problem, _objective(settings, problem), resume=True)
+
+
+def train(run: Run) -> Evaluation:
+    """Find a law with the agent of the settings and write it to the run folder.
+
+    Raises:
+        agents.interrupts.InterruptedRunError: a signal came; the state was saved first.
+        agents.training_loop.TrainingFailedError: the learner diverged.
+        OSError: a file could not be written.
+        ValueError: the checkpoint is damaged, or the planner needs more labels.
+    """
+    if run.settings.agent == "planner":
+        return _train_planner(run)
+    return train_primal_dual(run.folder, run.problem, run.objective, run.settings, run.resume)
+
+
+def _train_planner(run: Run) -> Evaluation:
+    settings = run.settings
+    blocks = plan(run.problem.tree, settings.epsilon, settings.gamma, settings.labels).law.blocks
+    evaluation = evaluate_law(
+        run.problem, run.objective, lambda number, _: (blocks[number].p_label, blocks[number].p_candidate)
+    )
+    save_law(evaluation.law, run.folder.law)
+    with TrainingLog(run.folder) as log:
+        metrics = law_metrics(evaluation, run.problem, run.objective)
+        log.add(0, metrics)
+        log.add_laws(0, evaluation.law)
+        log.add_settings(settings.to_json(), metrics)
+    return evaluation
+
+
+def _objective(settings: RunSettings, problem: Problem) -> Objective:
+    return make_objective(settings.objective, problem.tree.block_length, settings.labels, settings.message_bits)
+
+
+def _check_device(settings: RunSettings) -> None:
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device=cuda: no CUDA device is there: use --device cpu")
+
+
+def _check_range(settings: RunSettings) -> None:
+    constants = settings.learner
+    for name, value in (
+        ("iterations", settings.iterations),
+        ("evaluate_every", constants.evaluate_every),
+        ("learning_rate", constants.learning_rate),
+        ("dual_step", constants.dual_step),
+        ("embedding", constants.policy.embedding),
+    ):
+        if not value > 0:
+            raise ValueError(f"{name}={value}: a number above 0 is needed")
+    if label_bits(settings.labels) == 0:
+        raise ValueError("labels=1: a label needs at least two values to carry anything")

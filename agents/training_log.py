@@ -1,0 +1,93 @@
+"""Where the numbers of a training run go: metrics.csv and TensorBoard, under the same names."""
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from matplotlib.figure import Figure
+from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
+
+from agents.runs import RunFolder
+from wm_env.files import write_text
+from wm_env.law import JointLaw, induced_cover
+
+STATES_SHOWN = 60
+"""States per heat map."""
+
+
+class TrainingLog:
+    """metrics.csv and the TensorBoard events of a run folder, written as the run goes on.
+
+    Args:
+        folder: the run folder.
+        resume_at: iteration that the run continues from; rows and events beyond it are dropped.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+
+    def __init__(self, folder: RunFolder, resume_at: int | None = None) -> None:
+        self._path = folder.metrics
+        self._rows = [] if resume_at is None else _rows_up_to(folder.metrics, resume_at)
+        self._writer = SummaryWriter(str(folder.path), purge_step=None if resume_at is None else resume_at + 1)
+
+    def __enter__(self) -> "TrainingLog":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.close()
+
+    def add(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """One row: the file is written anew, so it is whole at any moment."""
+        self._rows.append({"iteration": repr(iteration), **{name: repr(value) for name, value in metrics.items()}})
+        columns = list(dict.fromkeys(name for row in self._rows for name in row))
+        lines = [",".join(columns), *(",".join(row.get(name, "") for name in columns) for row in self._rows)]
+        write_text(self._path, "\n".join(lines) + "\n")
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, iteration)
+
+    def add_laws(self, iteration: int, law: JointLaw) -> None:
+        """Heat maps of P(u|s) and of P~(x|s) beside P(x|s), one figure of each per block."""
+        for number, block in enumerate(law.blocks, start=1):
+            rows = slice(0, STATES_SHOWN)
+            tables = {
+                f"block_{number}/labels": {"P(u|s)": block.p_label[rows]},
+                f"block_{number}/candidates": {
+                    "induced P~(x|s)": induced_cover(block)[rows],
+                    "cover P(x|s)": block.cover[rows],
+                },
+            }
+            for name, panels in tables.items():
+                self._writer.add_figure(name, heat_maps(panels), iteration)
+        self._writer.flush()
+
+    def add_settings(self, settings: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
+        """The hyper-parameters beside the final metrics, for TensorBoard's HPARAMS tab."""
+        plain = {
+            name: value if isinstance(value, int | float | str) else str(value) for name, value in settings.items()
+        }
+        writer = self._writer._get_file_writer()  # type: ignore[no-untyped-call]
+        for summary in hparams(plain, dict(metrics)):  # type: ignore[no-untyped-call]
+            writer.add_summary(summary)
+
+
+def heat_maps(panels: Mapping[str, Any]) -> Figure:
+    """Tables side by side on one colour scale, states downwards."""
+    figure = Figure(figsize=(5 * len(panels), 4), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    highest = max(float(table.max()) for table in panels.values())
+    for axis, (title, table) in zip(axes, panels.items(), strict=True):
+        image = axis.imshow(table.cpu().numpy(), aspect="auto", vmin=0, vmax=highest, interpolation="nearest")
+        axis.set(title=title, xlabel=title[title.index("(") + 1], ylabel="s")
+    figure.colorbar(image, ax=list(axes))
+    return figure
+
+
+def _rows_up_to(path: Path, iteration: int) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if int(row["iteration"]) <= iteration]

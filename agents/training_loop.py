@@ -1,0 +1,189 @@
+"""The training loop of the primal-dual learner: steps, exact evaluations, the best iterate, checkpoints, signals."""
+
+import copy
+import math
+import sys
+import time
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from agents.evaluation import Evaluation, evaluate_policy, law_metrics
+from agents.fast_primal_dual import ClosedFormLagrangian
+from agents.interrupts import InterruptedRunError, Interrupts
+from agents.policies import SoftmaxPolicy
+from agents.primal_dual import AutogradLagrangian, Gradient, PrimalDual, initial_policy
+from agents.runs import RunFolder, load_checkpoint, save_checkpoint
+from agents.settings import RunSettings
+from agents.training_log import TrainingLog
+from wm_env.law import save_law
+from wm_env.problem import Objective, Problem
+
+
+class TrainingFailedError(RuntimeError):
+    """Training cannot go on: the law is no longer a law."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The parameters of the evaluation with the highest rate of all that meet the cost limit.
+
+    The subgradient of the total variation makes the iterates swing around the limit with the size of a step, so about
+    every second one costs slightly too much; the best that does not is what a run is for.
+
+    Attributes:
+        iteration: when it was evaluated.
+        rate: its sum_b gamma^b r_b, in bits.
+        parameters: its policy, by parameter name.
+    """
+
+    iteration: int
+    rate: float
+    parameters: dict[str, Tensor]
+
+
+def train_primal_dual(
+    folder: RunFolder, problem: Problem, objective: Objective, settings: RunSettings, resume: bool
+) -> Evaluation:
+    """Run Algorithm 1 to its last iteration and save the best law that meets the limit, or the last law if none does.
+
+    Raises:
+        InterruptedRunError: a signal came; the checkpoint and the best law so far were saved first.
+        TrainingFailedError: NaN or infinity in the law.
+        OSError: a file could not be written.
+        ValueError: the checkpoint is damaged or does not fit the problem.
+    """
+    learner = make_learner(problem, objective, settings)
+    best = _restore(folder, learner) if resume else None
+    total, every = settings.iterations, settings.learner.evaluate_every
+    with (
+        TrainingLog(folder, learner.iteration if resume else None) as log,
+        Interrupts() as interrupts,
+        tqdm(total=total, initial=learner.iteration, unit="it", disable=not sys.stderr.isatty()) as bar,
+    ):
+        look = _Look(problem, objective, log, bar)
+        if not resume:
+            best = look(learner, best)
+        while learner.iteration < total:
+            learner.step()
+            bar.update()
+            if learner.iteration % every == 0 or learner.iteration == total:
+                best = look(learner, best)
+                _save_checkpoint(folder, learner, best)
+            if interrupts.received is not None:
+                _save_checkpoint(folder, learner, best)
+                save_law(evaluate_policy(problem, objective, _chosen(learner, best)).law, folder.law)
+                raise InterruptedRunError(
+                    interrupts.received,
+                    f"stopped after iteration {learner.iteration} of {total}; "
+                    f"go on with: python train.py --run {folder.path} --resume",
+                )
+        evaluation = evaluate_policy(problem, objective, _chosen(learner, best))
+        save_law(evaluation.law, folder.law)
+        log.add_laws(total, evaluation.law)
+        log.add_settings(settings.to_json(), law_metrics(evaluation, problem, objective))
+        return evaluation
+
+
+def make_learner(problem: Problem, objective: Objective, settings: RunSettings) -> PrimalDual:
+    """The learner of the settings before its first step, in float32."""
+    policy = initial_policy(problem, settings.labels, settings.learner.policy, settings.seed).to(settings.device)
+    gradient: Gradient
+    if settings.gradient == "autograd":
+        gradient = AutogradLagrangian(problem, objective, torch.float32, settings.device)
+    else:
+        gradient = ClosedFormLagrangian(problem, objective, settings.labels, torch.float32, settings.device)
+    return PrimalDual(policy, gradient, settings.epsilon, settings.learner)
+
+
+class _Look:
+    """An exact evaluation of the present policy: a row of metrics, a line of progress, perhaps a new best."""
+
+    def __init__(self, problem: Problem, objective: Objective, log: TrainingLog, bar: "tqdm[NoReturn]") -> None:
+        self.problem, self.objective, self.log, self.bar = problem, objective, log, bar
+        self.since: tuple[float, int] | None = None
+
+    def __call__(self, learner: PrimalDual, best: Best | None) -> Best | None:
+        """The best of `best` and the present policy.
+
+        Raises:
+            TrainingFailedError: NaN or infinity in the law.
+        """
+        speed = self._iterations_per_second(learner.iteration)
+        seen = learner.gradient(learner.policy, learner.multiplier)
+        evaluation = evaluate_policy(self.problem, self.objective, learner.policy)
+        if not math.isfinite(evaluation.rate + evaluation.cost):
+            raise TrainingFailedError(
+                f"the law of iteration {learner.iteration} is not finite: start again with another --seed"
+            )
+        if evaluation.feasible and (best is None or evaluation.rate > best.rate):
+            parameters = {name: value.detach().clone() for name, value in learner.policy.named_parameters()}
+            best = Best(learner.iteration, evaluation.rate, parameters)
+        tokens = len(evaluation.measures) * self.problem.tree.block_length
+        metrics = {
+            "rollout/ep_rew_mean": float(seen.rate),
+            "rollout/ep_cost_mean": float(seen.cost),
+            "rollout/cost_violation": float(seen.cost) - self.problem.epsilon,
+            "rollout/rate_bits_per_token": sum(float(measured.rate) for measured in evaluation.measures) / tokens,
+            "train/lagrange_multiplier": float(learner.multiplier),
+            "train/gradient_norm": float(learner.gradient_norm()),
+            **law_metrics(evaluation, self.problem, self.objective),
+            "eval/best_feasible_rate": best.rate if best is not None else math.nan,
+            "time/iterations_per_second": speed,
+        }
+        self.log.add(learner.iteration, metrics)
+        self._report(learner.iteration, metrics)
+        self.since = time.perf_counter(), learner.iteration
+        return best
+
+    def _iterations_per_second(self, iteration: int) -> float:
+        if self.since is None:
+            return 0.0
+        return (iteration - self.since[1]) / (time.perf_counter() - self.since[0])
+
+    def _report(self, iteration: int, metrics: dict[str, float]) -> None:
+        numbers = (
+            f"rate {metrics['eval/rate']:.4f} bits, cost {metrics['eval/cost']:.4f} of {self.problem.epsilon:g}, "
+            f"beta {metrics['train/lagrange_multiplier']:.3f}"
+        )
+        if "law/percent_of_optimum" in metrics:
+            numbers += f", {metrics['law/percent_of_optimum']:.1f} % of optimum"
+        if self.bar.disable:
+            print(f"iteration {iteration} of {self.bar.total}: {numbers}", flush=True)
+        else:
+            self.bar.set_postfix_str(numbers)
+
+
+def _chosen(learner: PrimalDual, best: Best | None) -> SoftmaxPolicy:
+    """A copy of the policy with the best parameters; with the present ones if no evaluation met the limit."""
+    policy = copy.deepcopy(learner.policy)
+    if best is not None:
+        policy.load_state_dict(best.parameters)
+    return policy
+
+
+def _save_checkpoint(folder: RunFolder, learner: PrimalDual, best: Best | None) -> None:
+    tensors = learner.state()
+    meta: dict[str, float | int] = {}
+    if best is not None:
+        tensors |= {f"best.{name}": value for name, value in best.parameters.items()}
+        meta = {"best_iteration": best.iteration, "best_rate": best.rate}
+    save_checkpoint(folder, tensors, meta)
+
+
+def _restore(folder: RunFolder, learner: PrimalDual) -> Best | None:
+    tensors, meta = load_checkpoint(folder)
+    try:
+        learner.restore(tensors)
+    except ValueError as error:
+        raise ValueError(f"{folder.checkpoint}: {error}") from None
+    if not meta:
+        return None
+    device = learner.policy.embedding.device
+    parameters = {
+        name.removeprefix("best."): value.to(device) for name, value in tensors.items() if name.startswith("best.")
+    }
+    return Best(meta["best_iteration"], meta["best_rate"], parameters)

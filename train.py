@@ -1,0 +1,72 @@
+"""Find the laws P(u|s) and W(x|u,s) that hide the most bits within a total-variation budget.
+
+Examples:
+  python train.py                                        the shipped tree, minutes on two cores
+  python train.py --preset paper --run runs/paper        the set-up of the paper
+  python train.py --agent planner --run runs/planner     the exact optimum
+  python train.py --run runs/paper --resume              go on after an interruption
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from agents.settings import PRESETS, RunSettings
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of train.py."""
+
+    settings: Annotated[RunSettings, tyro.conf.arg(name="")]
+    """All that a run depends on."""
+    preset: Literal["default", "paper", "smoke"] = "default"
+    """Defaults that go together: paper = M 256, T 6000, as in the paper; default = M 64, T 2000; smoke = seconds."""
+    run: Path | None = None
+    """Run folder for law, metrics, TensorBoard events and checkpoint; runs/AGENT-PRESET if not given."""
+    resume: bool = False
+    """Go on with the run in the run folder from its checkpoint, with the settings it was started with."""
+
+
+def main() -> int:
+    """Parse, train, report; returns the exit code: 0 done, 1 failed, 2 bad input, 128 + n stopped by signal n."""
+    options = _parse(Options(PRESETS["default"]))
+    # Torch is imported only now: the help has been shown and wrong options have been refused.
+    from agents.evaluation import summary
+    from agents.interrupts import InterruptedRunError
+    from agents.training import read_settings, resume_run, start_run, train
+    from agents.training_loop import TrainingFailedError
+
+    try:
+        folder = options.run or Path("runs") / f"{options.settings.agent}-{options.preset}"
+        if options.resume:
+            stored = read_settings(folder)
+            run = resume_run(folder, stored, _parse(Options(stored)).settings)
+        else:
+            run = start_run(folder, _parse(Options(PRESETS[options.preset])).settings, sys.argv)
+        evaluation = train(run)
+        print(f"{run.folder.law}: {summary(evaluation, run.problem, run.objective)}")
+    except InterruptedRunError as stop:
+        return _fail(stop, 128 + stop.signal_number)
+    except TrainingFailedError as error:
+        return _fail(error, 1)
+    except (ValueError, OSError) as error:
+        return _fail(error, 2)
+    return 0
+
+
+def _parse(default: Options) -> Options:
+    """The command line; what it leaves out comes from `default`."""
+    return tyro.cli(Options, default=default, description=__doc__, config=(tyro.conf.FlagCreatePairsOff,))
+
+
+def _fail(error: Exception, code: int) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
