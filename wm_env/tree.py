@@ -202,7 +202,9 @@ def load_tree(path: Path) -> StateTree:
         ValueError: the file is damaged, changed, or of another format version.
     """
     stored, header = read_tensors(path, TREE_FORMAT)
-    arrays = {name: array.astype(np.int64) if array.dtype == np.int32 else array for name, array in stored.items()}
+    arrays: Arrays = {
+        name: array.astype(np.int64) if array.dtype == np.int32 else array for name, array in stored.items()
+    }
     try:
         count = sum(1 for name in arrays if name.endswith(".cover"))
         tree = StateTree(

@@ -97,13 +97,9 @@ def make_pools(lm: MaskedLM, vocabulary: dict[int, bytes], contexts: Ints, setti
     `vocabulary` is `token_bytes(lm.tokenizer)`.
 
     Raises:
-        ValueError: the canvas is too long for the model, or there are no Q blocks to choose from, or no draw is text.
+        ValueError: the canvas is too long for the model, there are no Q blocks to choose the top from, or none of the
+            blocks that were found or drawn is text.
     """
-    allowed = int((~lm.banned).sum())
-    if allowed ** min(settings.block_length, 64) < settings.candidates:
-        raise ValueError(
-            f"candidates={settings.candidates}: {allowed} tokens make only {allowed**settings.block_length} blocks"
-        )
     make = top_pools if settings.pool == "top" else sampled_pools
     return make(lm, vocabulary, contexts, settings)
 
@@ -149,8 +145,13 @@ def top_pools(lm: MaskedLM, vocabulary: dict[int, bytes], contexts: Ints, settin
     """The Q most likely blocks of every context by beam search; see `make_pools`.
 
     A score never rises when a prefix grows, so if no dropped prefix had a higher score than the last candidate, no
-    block behind it has one either: then `Pool.exact` is true and the result does not depend on the beam width.
+    block behind it has one either: then `Pool.exact` is true, and a wider beam would find no likelier block.
     """
+    allowed = int((~lm.banned).sum())
+    if allowed ** min(settings.block_length, 64) < settings.candidates:
+        raise ValueError(
+            f"candidates={settings.candidates}: {allowed} tokens make only {allowed**settings.block_length} blocks"
+        )
     beams = [_Beam(np.empty((1, 0), dtype=np.int64), np.zeros(1))] * len(contexts)
     for step in range(settings.block_length):
         beams = _extend_beams(lm, contexts, beams, step, settings)

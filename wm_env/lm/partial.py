@@ -1,0 +1,95 @@
+"""Finished batches of states, kept beside the output until the tree is whole, so that a killed build can go on."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wm_env.files import write_atomically
+from wm_env.lm.candidates import Pool
+from wm_env.tensors import Arrays, FileFormat, read_tensors, write_tensors
+
+PART_FORMAT = FileFormat(kind="covert-watermark pools", version=1)
+
+Context = tuple[int, ...]
+
+
+def parts_folder(output: Path) -> Path:
+    """Where the finished batches of the build of `output` are."""
+    return output.with_name(output.name + ".parts")
+
+
+def open_parts(folder: Path, law: Mapping[str, Any], vocabulary: Mapping[int, bytes]) -> dict[Context, Pool]:
+    """The pools that an earlier build left in `folder`, by context; makes the folder if there is none.
+
+    `law` (JSON types) is everything that the pools depend on. Parts of another law, and damaged ones,
+    are deleted: their pools are made again.
+
+    Raises:
+        OSError: the folder cannot be made or read.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    pools: dict[Context, Pool] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            arrays, stored = read_tensors(path, PART_FORMAT)
+        except ValueError:
+            stored = None
+        if stored == law:
+            pools.update(_unpack(arrays, vocabulary))
+        else:
+            path.unlink()
+    return pools
+
+
+def save_part(folder: Path, law: Mapping[str, Any], contexts: Sequence[Context], pools: Sequence[Pool]) -> None:
+    """Add the pools of contexts of equal length to `folder`; the file is there whole or not at all."""
+    arrays = _pack(contexts, pools)
+    name = sha256(arrays["contexts"].tobytes()).hexdigest()[:32]
+    write_atomically(
+        folder / f"{name}.safetensors",
+        lambda temporary: write_tensors(temporary, PART_FORMAT, arrays, dict(law)),
+    )
+
+
+def delete_parts(folder: Path) -> None:
+    """Remove `folder` when the tree is written."""
+    shutil.rmtree(folder)
+
+
+def _pack(contexts: Sequence[Context], pools: Sequence[Pool]) -> Arrays:
+    return {
+        "contexts": np.array(contexts, dtype=np.int64),
+        "sizes": np.array([len(pool.text) for pool in pools], dtype=np.int64),
+        "tokens": np.concatenate([pool.tokens for pool in pools]),
+        "log2_prob": np.concatenate([pool.log2_prob for pool in pools]),
+        "cover": np.concatenate([pool.cover for pool in pools]),
+        "exact": np.array([pool.exact for pool in pools]),
+        "merged": np.array([pool.merged for pool in pools], dtype=np.int64),
+        "dropped": np.array([pool.dropped for pool in pools], dtype=np.int64),
+    }
+
+
+def _unpack(arrays: Arrays, vocabulary: Mapping[int, bytes]) -> dict[Context, Pool]:
+    cuts = np.cumsum(arrays["sizes"])[:-1]
+    rows = zip(
+        arrays["contexts"].tolist(),
+        *(np.split(arrays[name], cuts) for name in ("tokens", "log2_prob", "cover")),
+        *(arrays[name].tolist() for name in ("exact", "merged", "dropped")),
+        strict=True,
+    )
+    return {
+        tuple(context): Pool(
+            tokens=tokens,
+            log2_prob=log2_prob,
+            cover=cover,
+            text=tuple(b"".join(vocabulary[token] for token in block) for block in tokens.tolist()),
+            exact=exact,
+            merged=merged,
+            dropped=dropped,
+        )
+        for context, tokens, log2_prob, cover, exact, merged, dropped in rows
+    }

@@ -1,0 +1,181 @@
+"""From prompts to a state tree: the pools of every context that a text can reach, block by block."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wm_env.lm.candidates import Pool, PoolSettings, make_pools
+from wm_env.lm.llada import MaskedLM
+from wm_env.lm.partial import Context, open_parts, save_part
+from wm_env.lm.text import token_bytes
+from wm_env.tree import Floats, StateTree, TreeBlock, TreeMeta, check_tree, number_symbols
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A tree and the pools it was made of, by block, in the order of the states."""
+
+    tree: StateTree
+    pools: tuple[tuple[Pool, ...], ...]
+
+
+def encode_prompts(lm: MaskedLM, prompts: Sequence[str], text_length: int) -> list[Context]:
+    """The token ids of every prompt, checked to leave room for a text of `text_length` tokens.
+
+    Raises:
+        ValueError: no prompt, an empty one, one that is too long, or one that the tokenizer cannot give back.
+    """
+    if not prompts:
+        raise ValueError("no prompts: at least one is needed")
+    room = lm.max_length - text_length
+    if room < 1:
+        raise ValueError(f"texts of {text_length} tokens leave no room for a prompt: {lm.name} reads {lm.max_length}")
+    vocabulary = token_bytes(lm.tokenizer)
+    contexts = []
+    for number, prompt in enumerate(prompts, start=1):
+        ids = lm.encode(prompt)
+        if not ids:
+            raise ValueError(f"prompt {number} is empty")
+        if len(ids) > room:
+            raise ValueError(
+                f"prompt {number} has {len(ids)} tokens; {lm.name} reads {lm.max_length} and the text takes "
+                f"{text_length}, so it may have at most {room}"
+            )
+        # Two prompts that the tokenizer makes equal would be one state under two names.
+        if b"".join(vocabulary[token] for token in ids) != prompt.encode():
+            raise ValueError(f"prompt {number} is changed by the tokenizer of {lm.name}: normalise it (NFC) first")
+        contexts.append(tuple(ids))
+    return contexts
+
+
+def pool_law(lm: MaskedLM, settings: PoolSettings, dtype: str) -> dict[str, Any]:
+    """Everything that the pool of a context depends on, as JSON types."""
+    return {
+        "model": lm.fingerprint,
+        "tokenizer": lm.tokenizer_fingerprint,
+        "device": lm.banned.device.type,
+        "dtype": dtype,
+        **{name: getattr(settings, name) for name in settings.__dataclass_fields__ if name != "key"},
+        "key": sha256(settings.key).hexdigest(),
+    }
+
+
+def grow_tree(
+    lm: MaskedLM,
+    prompts: Sequence[str],
+    settings: PoolSettings,
+    *,
+    blocks: int,
+    batch_size: int,
+    parts: Path | None = None,
+    seed: int = 0,
+    report: Callable[[int], object] = lambda states: None,
+) -> Grown:
+    """The tree of equally likely prompts.
+
+    The context after a candidate is the context before it and the candidate's token ids; where several token blocks
+    had one text, `Pool.tokens` says which stands for it.
+
+    Args:
+        lm: the model.
+        prompts: their texts.
+        settings: how candidates are chosen.
+        blocks: B >= 1.
+        batch_size: states of equal length that are computed together. It changes the speed, never the tree.
+        parts: folder for finished batches, so that a killed build can go on; none are kept without it.
+        seed: what the settings' key and the choice of prompts came from; noted in the tree.
+        report: called with the number of states finished since its last call.
+
+    Raises:
+        ValueError: prompts that are empty or too long, or what `make_pools` refuses.
+        OSError: `parts` cannot be written.
+    """
+    if blocks < 1 or batch_size < 1:
+        raise ValueError("blocks and batch_size must be at least 1")
+    prompt_contexts = encode_prompts(lm, prompts, blocks * settings.block_length)
+    dtype = str(next(lm.network.parameters()).dtype).removeprefix("torch.")
+    law = pool_law(lm, settings, dtype)
+    vocabulary = token_bytes(lm.tokenizer)
+    known = {} if parts is None else open_parts(parts, law, vocabulary)
+    contexts, tree_blocks, tree_pools = prompt_contexts, [], []
+    for number in range(blocks):
+        report(sum(context in known for context in contexts))
+        for batch in batches([context for context in contexts if context not in known], batch_size):
+            made = make_pools(lm, vocabulary, np.array(batch, dtype=np.int64), settings)
+            known.update(zip(batch, made, strict=True))
+            if parts is not None:
+                save_part(parts, law, batch, made)
+            report(len(batch))
+        pools = tuple(known[context] for context in contexts)
+        tree_pools.append(pools)
+        tree_blocks.append(_tree_block(pools, settings, last=number == blocks - 1))
+        contexts = [
+            context + tuple(block)
+            for context, pool in zip(contexts, pools, strict=True)
+            for block in pool.tokens.tolist()
+        ]
+    tree = StateTree(
+        blocks=tuple(tree_blocks),
+        prior=np.full(len(prompts), 1 / len(prompts)),
+        prompts=tuple(prompts),
+        meta=TreeMeta(
+            model=Path(lm.name).resolve().name if Path(lm.name).exists() else lm.name,
+            model_fingerprint=lm.fingerprint,
+            tokenizer_fingerprint=lm.tokenizer_fingerprint,
+            block_length=settings.block_length,
+            candidates=settings.candidates,
+            temperature=settings.temperature,
+            pool=settings.pool,
+            beam_width=settings.beam_width if settings.pool == "top" else 0,
+            context_length=max(map(len, prompt_contexts)) + (blocks - 1) * settings.block_length,
+            banned=int(lm.banned.sum()),
+            seed=seed,
+            dtype=dtype,
+            rows=settings.rows,
+        ),
+    )
+    check_tree(tree)
+    return Grown(tree, tuple(tree_pools))
+
+
+def batches(contexts: Sequence[Context], size: int) -> Iterator[list[Context]]:
+    """Different contexts in batches of equal length, shortest first, at most `size` in each."""
+    by_length: dict[int, dict[Context, None]] = {}
+    for context in contexts:
+        by_length.setdefault(len(context), {})[context] = None
+    for _, group in sorted(by_length.items()):
+        members = list(group)
+        for start in range(0, len(members), size):
+            yield members[start : start + size]
+
+
+def _tree_block(pools: Sequence[Pool], settings: PoolSettings, last: bool) -> TreeBlock:
+    """The pools side by side, padded to Q; children are numbered in the order of states and candidates."""
+    width = settings.candidates
+    text = tuple(pool.text + (b"",) * (width - len(pool.text)) for pool in pools)
+    there = np.array([[bool(string) for string in row] for row in text])
+    child = np.full(there.shape, -1, dtype=np.int64)
+    if not last:
+        child[there] = np.arange(there.sum())
+    tokens = np.full((*there.shape, settings.block_length), -1, dtype=np.int64)
+    tokens[there] = np.concatenate([pool.tokens for pool in pools])
+    return TreeBlock(
+        cover=_padded([pool.cover for pool in pools], there, 0.0),
+        log2_prob=_padded([pool.log2_prob for pool in pools], there, -np.inf),
+        symbol=number_symbols(text),
+        child=child,
+        tokens=tokens,
+        retained=np.array([np.exp2(pool.log2_prob).sum() for pool in pools]),
+        exact=np.array([pool.exact for pool in pools]),
+        text=text,
+    )
+
+
+def _padded(rows: Sequence[Floats], there: np.ndarray[Any, np.dtype[np.bool_]], value: float) -> Floats:
+    padded = np.full(there.shape, value)
+    padded[there] = np.concatenate(rows)
+    return padded
