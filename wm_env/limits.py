@@ -17,7 +17,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 from scipy.special import comb
 
-from wm_env.tree import Floats, Ints
+from wm_env.tree import Floats, Ints, StateTree, state_reach
 
 _LISTED = 12
 """Most items whose subset sums are listed outright; those of more items are searched in two halves."""
@@ -116,6 +116,18 @@ def block_limit(cover: Floats, state_probs: Floats, message_bits: int, gap: floa
         distance_masses=state_probs @ distance_masses(cover, message_bits),
         zero_error=float(state_probs @ (message_bits <= min_entropy(cover) + 1e-12)),
     )
+
+
+def tree_limit(tree: StateTree, message_bits: int, gap: float = 1e-3, nodes: int = 200) -> Limit:
+    """The one-shot optimum of l message bits in every block of a tree, averaged over its blocks and states.
+
+    States count as often as the model reaches them; a TV budget is an average over blocks and states too. See
+    `block_limit`.
+    """
+    widest = max(block.cover.shape[1] for block in tree.blocks)
+    covers = [np.pad(block.cover, ((0, 0), (0, widest - block.cover.shape[1]))) for block in tree.blocks]
+    weights = np.concatenate(state_reach(tree)) / len(tree.blocks)
+    return block_limit(np.concatenate(covers), weights, message_bits, gap, nodes)
 
 
 def best_partition(pmf: Floats, message_bits: int, gap: float = 1e-3, nodes: int = 200) -> tuple[Ints, float]:

@@ -1,0 +1,66 @@
+"""Evaluate a trained law as a code: error rates, total variation, limits, tables and figures."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Options:
+    """Evaluate the law of a run: bit errors, block errors and total variation, exact and measured.
+
+    Writes results.json, ber.png and tv.png. The defaults are the paper's two figures.
+    """
+
+    run: Annotated[Path | None, tyro.conf.Positional] = None
+    """Run folder with tree.safetensors and law.safetensors; the newest under runs/ if left out."""
+    message_bits: tuple[int, ...] = ()
+    """l, message bits per block; 1 to 5 if left out, or as many as the law was made for."""
+    keys: tuple[int | Literal["paper"], ...] = (1, 2, 4, 8, 16, 32, 64)
+    """K, numbers of keys per block, powers of two; "paper" is 2^ceil(I(U;X|S))."""
+    decoder: tuple[Literal["sc", "ml", "map"], ...] = ("sc", "ml", "map")
+    """sc: successive, the paper's rule; ml: argmax P(X|V); map: the posterior of the message."""
+    knowledge: tuple[Literal["marginal", "path"], ...] = ("marginal", "path")
+    """What the decoder knows of the state: its law Z (the paper), or also the blocks received before."""
+    surplus: tuple[Literal["frozen", "dither"], ...] = ("frozen", "dither")
+    """Use of key bits beyond the message: fix further positions of V (the paper), or shift the encoder's draw."""
+    thresholds: tuple[float, float] | None = None
+    """T_epsilon T_delta in bits: take M* by the paper's thresholds on the entropies instead of by length."""
+    transmissions: int = 1000
+    """Monte Carlo transmissions (texts) per operating point; 0 for none."""
+    seed: int = 0
+    """Seed of the Monte Carlo."""
+    out: Path | None = None
+    """Output folder; evaluation/ in the run folder if left out."""
+
+
+def main() -> int:
+    """Parse and evaluate; returns the exit code: 0 done, 2 bad input."""
+    options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
+    # Imported only now, so that --help does not wait for torch.
+    from polar.run_evaluation import Request, evaluate_run, newest_run
+
+    try:
+        run = options.run if options.run is not None else newest_run(Path("runs"))
+        request = Request(
+            message_bits=options.message_bits,
+            keys=options.keys,
+            decoders=options.decoder,
+            knowledge=options.knowledge,
+            surplus=options.surplus,
+            thresholds=options.thresholds,
+            transmissions=options.transmissions,
+            seed=options.seed,
+        )
+        evaluate_run(run, options.out if options.out is not None else run / "evaluation", request)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""The paper's two figures: bit error rate against rate, and total variation against the number of keys."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from polar.evaluation import OperatingPoint
+from polar.report import variation_curves
+from wm_env.files import write_atomically
+from wm_env.limits import Limit
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
+"""Okabe and Ito's palette, which stays distinct under the common kinds of colour blindness."""
+
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_DECODERS = {"sc": "successive (SC)", "ml": "maximum likelihood (ML)", "map": "message posterior (MAP)"}
+_KNOWLEDGE = {"marginal": "state unknown", "path": "earlier blocks known"}
+
+
+def ber_figure(points: Sequence[OperatingPoint], limits: Mapping[int, Limit], block_length: int) -> Figure:
+    """Bit error rate against bits per token with a key as long as the message, one curve per decoder and knowledge.
+
+    Where that key is missing the points with the longest key that only pads are shown. The limit is phi, below which
+    no code can be, at TV 0 and at TV 0.1.
+    """
+    figure, axes = _new_figure()
+    shown = pad_only_points(points)
+    for number, decoder in enumerate(dict.fromkeys(point.decoder for point in shown)):
+        for knowledge in dict.fromkeys(point.state_knowledge for point in shown):
+            curve = [p for p in shown if p.decoder == decoder and p.state_knowledge == knowledge]
+            axes.plot(
+                [p.rate_bits_per_token for p in curve],
+                [p.ber for p in curve],
+                color=COLOURS[number],
+                marker=_MARKERS[number],
+                linestyle="-" if knowledge == "path" else "--",
+                fillstyle="full" if knowledge == "path" else "none",
+                label=f"{_DECODERS[decoder]}, {_KNOWLEDGE[knowledge]}",
+            )
+    rates = [bits / block_length for bits in limits]
+    for budget, style in ((0.0, "-"), (0.1, ":")):
+        values = [limit.bit_error(budget) for limit in limits.values()]
+        axes.plot(
+            rates, values, color="black", linestyle=style, linewidth=1.2, label=f"limit of one block, TV {budget:g}"
+        )
+    axes.set_xlabel("rate (message bits per token)")
+    axes.set_ylabel("bit error rate (fraction of message bits)")
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def variation_figure(points: Sequence[OperatingPoint], block_length: int) -> Figure:
+    """Mean total variation against the number of keys, one colour per message length, by use of the surplus key."""
+    figure, axes = _new_figure()
+    lengths = sorted({point.message_bits for point in points})
+    for bits, way, by_keys in variation_curves(points):
+        number = lengths.index(bits) % len(COLOURS)
+        keys = sorted(by_keys)
+        axes.plot(
+            keys,
+            [by_keys[k] for k in keys],
+            color=COLOURS[number],
+            marker=_MARKERS[number],
+            markersize=5,
+            linestyle="--" if way == "dither" else "-",
+            fillstyle="none" if way == "dither" else "full",
+            label=f"{bits / block_length:.3f} bits/token" + ("" if way == "none" else f", {way}"),
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sorted({point.keys for point in points}))
+    axes.xaxis.set_major_formatter("{x:.0f}")
+    axes.set_xlabel("number of keys per block")
+    axes.set_ylabel("total variation, mean over messages")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8, frameon=False, ncols=2)
+    return figure
+
+
+def pad_only_points(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
+    """Of every message length the points with the longest key that is no longer than the message."""
+    padded = [point for point in points if point.key_bits <= point.message_bits]
+    longest = {bits: max(p.keys for p in padded if p.message_bits == bits) for bits in {p.message_bits for p in padded}}
+    return [point for point in padded if point.keys == longest[point.message_bits]]
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a PNG of 150 dots per inch, whole or not at all."""
+    write_atomically(path, lambda temporary: figure.savefig(temporary, format="png", dpi=150))
+
+
+def _new_figure() -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes

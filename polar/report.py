@@ -1,0 +1,139 @@
+"""The results of an evaluation: results.json, and plain tables for a terminal."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from polar.evaluation import OperatingPoint
+from wm_env.files import fingerprint
+from wm_env.law import JointLaw
+from wm_env.limits import Limit
+from wm_env.tree import StateTree
+
+TV_BUDGETS = (0.0, 0.01, 0.05, 0.1)
+
+_Column = tuple[str, Callable[[OperatingPoint], str]]
+
+
+def results(
+    tree: StateTree, law: JointLaw, points: Sequence[OperatingPoint], limits: Mapping[int, Limit]
+) -> dict[str, Any]:
+    """The content of results.json: fingerprints, operating points and one-shot limits; `live` is empty here."""
+    return {
+        "tree": tree.fingerprint,
+        "law": law_fingerprint(law),
+        "operating_points": [point.as_json() for point in points],
+        "limits": [row for bits, limit in limits.items() for row in limit_rows(bits, limit, tree.block_length)],
+        "live": None,
+    }
+
+
+def law_fingerprint(law: JointLaw) -> str:
+    """SHA-256 of the conditionals of all blocks, the message sets and the tree they belong to."""
+    arrays = {}
+    for number, block in enumerate(law.blocks):
+        arrays[f"{number}.p_label"] = block.p_label.numpy()
+        arrays[f"{number}.p_candidate"] = block.p_candidate.numpy()
+    return fingerprint(arrays, {"tree": law.tree, "message_sets": law.message_sets})
+
+
+def limit_rows(message_bits: int, limit: Limit, block_length: int) -> list[dict[str, Any]]:
+    """The one-shot optimum of l message bits at every TV budget."""
+    return [
+        {
+            "message_bits": message_bits,
+            "rate_bits_per_token": message_bits / block_length,
+            "tv_budget": budget,
+            "bler": limit.block_error(budget),
+            "bler_shared_key": limit.shared_key_block_error(budget),
+            "ber": limit.bit_error(budget),
+            "zero_error_states": limit.zero_error,
+            "proven_within": limit.gap,
+        }
+        for budget in TV_BUDGETS
+    ]
+
+
+def point_table(points: Sequence[OperatingPoint], limits: Mapping[int, Limit]) -> str:
+    """One line per operating point, with the one-shot limits at the point's own TV beside it."""
+
+    def block_limit(point: OperatingPoint) -> float:
+        limit = limits[point.message_bits]
+        shared = point.key_bits > point.message_bits
+        return limit.shared_key_block_error(point.tv_mean) if shared else limit.block_error(point.tv_mean)
+
+    columns: list[_Column] = [
+        ("bits", lambda p: str(p.message_bits)),
+        ("bits/token", lambda p: f"{p.rate_bits_per_token:.3f}"),
+        ("keys", lambda p: str(p.keys)),
+        ("surplus", lambda p: p.surplus_key),
+        ("decoder", lambda p: p.decoder),
+        ("state", lambda p: p.state_knowledge),
+        ("BER", lambda p: f"{p.ber:.4f}"),
+        ("BER limit", lambda p: f"{limits[p.message_bits].bit_error(p.tv_mean):.4f}"),
+        ("BER measured, 95 %", _measured),
+        ("BLER", lambda p: f"{p.bler:.4f}"),
+        ("BLER limit", lambda p: f"{block_limit(p):.4f}"),
+        ("TV mean", lambda p: f"{p.tv_mean:.4f}"),
+        ("TV max", lambda p: f"{p.tv_max:.4f}"),
+        ("TV text", lambda p: _or_dash(p.tv_text)),
+        ("TV model <=", lambda p: _or_dash(p.tv_untruncated_bound)),
+        ("empty", lambda p: f"{p.empty_word:.4f}"),
+    ]
+    return _align([[title for title, _ in columns]] + [[show(point) for _, show in columns] for point in points])
+
+
+def variation_table(points: Sequence[OperatingPoint]) -> str:
+    """Mean TV against the number of keys, one line per message length and use of the surplus key."""
+    keys = sorted({point.keys for point in points})
+    rows = [["bits", "surplus", *(f"{number} keys" for number in keys)]]
+    for bits, way, by_keys in variation_curves(points):
+        rows.append([str(bits), way, *(_or_dash(by_keys.get(number)) for number in keys)])
+    return _align(rows)
+
+
+def variation_curves(points: Sequence[OperatingPoint]) -> list[tuple[int, str, dict[int, float]]]:
+    """(message bits, use of the surplus key, keys -> mean TV), the curves of the TV figure."""
+    curves = []
+    for bits in sorted({point.message_bits for point in points}):
+        mine = [point for point in points if point.message_bits == bits]
+        ways = sorted({point.surplus_key for point in mine} - {"none"}, reverse=True) or ["none"]
+        for way in ways:
+            curves.append(
+                (bits, way, {point.keys: point.tv_mean for point in mine if point.surplus_key in ("none", way)})
+            )
+    return curves
+
+
+def limit_table(limits: Mapping[int, Limit]) -> str:
+    """The one-shot optimum of the tree: block error with an l-bit key, with more key, and bit error."""
+    rows = [
+        [
+            "bits",
+            "zero error",
+            *(f"{name} TV {budget:g}" for name in ("BLER", "shared", "BER") for budget in TV_BUDGETS),
+        ]
+    ]
+    for bits, limit in limits.items():
+        values = [
+            show(budget)
+            for show in (limit.block_error, limit.shared_key_block_error, limit.bit_error)
+            for budget in TV_BUDGETS
+        ]
+        rows.append([str(bits), f"{limit.zero_error:.3f}", *(f"{value:.4f}" for value in values)])
+    return _align(rows)
+
+
+def _measured(point: OperatingPoint) -> str:
+    if point.ber_mc is None or point.ber_mc_ci95 is None:
+        return "-"
+    return f"{point.ber_mc:.4f} [{point.ber_mc_ci95[0]:.4f}, {point.ber_mc_ci95[1]:.4f}]"
+
+
+def _or_dash(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _align(rows: Sequence[Sequence[str]]) -> str:
+    """Right-aligned columns, two spaces apart."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

@@ -1,0 +1,164 @@
+"""The evaluation of a run folder from end to end: load, evaluate, print, write."""
+
+import dataclasses
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from polar.construction import chain_entropies, threshold_set
+from polar.covertness import average_entropy, retained_mass
+from polar.decoders import Decoder, Knowledge
+from polar.evaluation import EvaluationSettings, evaluate
+from polar.keys import Surplus, theorem_key_bits
+from polar.plots import ber_figure, pad_only_points, save_figure, variation_figure
+from polar.report import limit_table, point_table, results, variation_table
+from wm_env.coded import label_bits
+from wm_env.files import write_json
+from wm_env.information import measure, text_total_variation
+from wm_env.law import JointLaw, load_law
+from wm_env.limits import tree_limit
+from wm_env.tree import StateTree, load_tree
+
+_DEFAULT_BITS = 5
+_ALL_ROWS = 40
+"""Up to so many operating points are printed one by one."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to evaluate of a run; empty or None means the default of `evaluate.py`."""
+
+    message_bits: tuple[int, ...]
+    keys: tuple[int | Literal["paper"], ...]
+    decoders: tuple[Decoder, ...]
+    knowledge: tuple[Knowledge, ...]
+    surplus: tuple[Surplus, ...]
+    thresholds: tuple[float, float] | None
+    transmissions: int
+    seed: int
+
+
+def newest_run(folder: Path) -> Path:
+    """The run under `folder` whose law was written last.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    laws = sorted(folder.glob("*/law.safetensors"), key=lambda path: (path.stat().st_mtime_ns, path))
+    if not laws:
+        raise FileNotFoundError(f"no run with a law under {folder}/: train one with train.py, or name a run folder")
+    return laws[-1].parent
+
+
+def evaluate_run(run: Path, out: Path, request: Request) -> None:
+    """Evaluate the law of a run folder; prints tables, writes results.json, ber.png and tv.png to `out`.
+
+    Raises:
+        FileNotFoundError: no such run, or no tree or law in it.
+        ValueError: a damaged file, a law of another tree, or a request that the law cannot meet.
+        OSError: `out` cannot be written.
+    """
+    if not run.is_dir():
+        raise FileNotFoundError(f"{run}: no such run folder")
+    tree = load_tree(run / "tree.safetensors")
+    law = load_law(run / "law.safetensors", tree)
+    if request.thresholds is not None:
+        law = with_threshold_sets(law, *request.thresholds)
+    settings = resolve(law, request)
+    _check_writable(out)
+    print(describe(tree, law))
+    points = evaluate(tree, law, settings)
+    limits = {bits: tree_limit(tree, bits) for bits in settings.message_bits}
+    rows = points if len(points) <= _ALL_ROWS else pad_only_points(points)
+    title = "" if len(rows) == len(points) else f" ({len(rows)} of {len(points)}, those with the longest pad)"
+    print(f"\nOperating points{title}\n{point_table(rows, limits)}")
+    print(f"\nTotal variation, mean over messages, against the number of keys\n{variation_table(points)}")
+    print(f"\nOne-shot limits of this tree at total variation budgets\n{limit_table(limits)}")
+    write_json(out / "results.json", results(tree, law, points, limits))
+    save_figure(ber_figure(points, limits, law.block_length), out / "ber.png")
+    save_figure(variation_figure(points, law.block_length), out / "tv.png")
+    print(f"\n{out / 'results.json'}, ber.png, tv.png")
+
+
+def resolve(law: JointLaw, request: Request) -> EvaluationSettings:
+    """Fill in the defaults that depend on the law.
+
+    Raises:
+        ValueError: a message length below 1 or beyond the labels, a number of keys that is no power of two, a negative
+            number of transmissions, or an empty list.
+    """
+    room = min(label_bits(block.labels) for block in law.blocks)
+    if law.message_sets is not None:
+        room = min(room, *(len(positions) for positions in law.message_sets))
+    bits = request.message_bits or tuple(range(1, min(room, _DEFAULT_BITS) + 1))
+    if min(bits) < 1 or max(bits) > room:
+        raise ValueError(f"--message-bits {' '.join(map(str, bits))}: this law carries 1 to {room} bits per block")
+    if request.transmissions < 0:
+        raise ValueError(f"--transmissions {request.transmissions}: a number of texts is needed, 0 for none")
+    for name in ("keys", "decoders", "knowledge", "surplus"):
+        if not getattr(request, name):
+            raise ValueError(f"{name}: name at least one")
+    paper = 1 << max(theorem_key_bits(block) for block in law.blocks)
+    return EvaluationSettings(
+        message_bits=tuple(sorted(set(bits))),
+        keys=tuple(paper if keys == "paper" else keys for keys in request.keys),
+        decoders=request.decoders,
+        knowledge=request.knowledge,
+        surplus=request.surplus,
+        transmissions=request.transmissions,
+        seed=request.seed,
+    )
+
+
+def with_threshold_sets(law: JointLaw, t_epsilon: float, t_delta: float) -> JointLaw:
+    """The law with the message sets that the paper's thresholds select.
+
+    Raises:
+        ValueError: a block has no such position.
+    """
+    sets = [threshold_set(chain_entropies(block, law.block_length), t_epsilon, t_delta) for block in law.blocks]
+    for number, positions in enumerate(sets, start=1):
+        if not positions:
+            raise ValueError(
+                f"thresholds {t_epsilon:g} {t_delta:g} leave block {number} no message position: raise them"
+            )
+    return dataclasses.replace(law, message_sets=tuple(sets))
+
+
+def describe(tree: StateTree, law: JointLaw) -> str:
+    """A few lines on the tree and the uncoded law."""
+    measures = [measure(block) for block in law.blocks]
+    pairs = [chain_entropies(block, law.block_length) for block in law.blocks]
+    children = tuple(torch.from_numpy(block.child) for block in tree.blocks[:-1])
+    count, bits = len(measures), law.block_length
+    lines = [
+        f"tree {tree.fingerprint[:12]}: {tree.meta.model}, {tree.meta.pool} pool, {len(tree.prior)} prompts, "
+        f"{tree.states} states, L = {bits}, B = {count}, Q = {tree.meta.candidates}, "
+        f"H(X|S) = {average_entropy(tree):.3f} bits per block, retained mass {retained_mass(tree):.4f}",
+        f"law: rate {sum(float(m.rate) for m in measures) / count / bits:.4f} bits per token, "
+        f"I(U;X|S) = {sum(float(m.i_ux_given_s) for m in measures) / count:.3f} bits per block, "
+        f"TV per block {' '.join(f'{float(m.cost):.4f}' for m in measures)}, "
+        f"TV of the text {float(text_total_variation(law.blocks, children)):.4f}",
+    ]
+    for number, chain in enumerate(pairs, start=1):
+        lines.append(f"block {number}: H(V_i|V^i-1,S) {_row(chain.given_state)}")
+        lines.append(f"         H(V_i|V^i-1,X) {_row(chain.given_output)}")
+    if law.message_sets is not None:
+        sets = "; ".join(" ".join(map(str, positions)) for positions in law.message_sets)
+        lines.append(f"message positions of the law: {sets}")
+    return "\n".join(lines)
+
+
+def _row(values: Sequence[float]) -> str:
+    return " ".join(f"{value:.3f}" for value in values)
+
+
+def _check_writable(out: Path) -> None:
+    """Find out before the work whether its results can be stored."""
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=out):
+        pass
