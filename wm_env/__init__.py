@@ -8,4 +8,8 @@ from gymnasium.envs.registration import register
 
 ENV_ID = "CovertWatermarkEnv-v0"
 
-register(id=ENV_ID, entry_point="wm_env.env:CovertWatermarkEnv")
+register(
+    id=ENV_ID,
+    entry_point="wm_env.env:CovertWatermarkEnv",
+    vector_entry_point="wm_env.vector:CovertWatermarkVectorEnv",
+)

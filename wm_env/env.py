@@ -85,6 +85,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  (gymnasium's own form)
+    action_space: ProductOfSimplices
 
     def __init__(
         self,
@@ -249,8 +250,9 @@ def repair_action(action: NDArray[Any], support: Tensor, shape: tuple[int, ...])
     if array.shape != shape:
         raise ValueError(f"action of shape {array.shape}: this environment wants {shape}")
     states = support.shape[-2]
-    laws = torch.from_numpy(array[..., :states, :, :].astype(np.float64))
-    p_label, p_candidate = laws[..., 0].contiguous(), laws[..., 1:].contiguous()
+    laws = torch.from_numpy(array[..., :states, :, :])
+    p_label = laws[..., 0].to(torch.float64, memory_format=torch.contiguous_format)
+    p_candidate = laws[..., 1:].to(torch.float64, memory_format=torch.contiguous_format)
     label_sum = _checked_sum(p_label, "P(u|s)")
     candidate_sum = _checked_sum(p_candidate, "W(x|u,s)")
     if not support.all():
@@ -264,9 +266,10 @@ def repair_action(action: NDArray[Any], support: Tensor, shape: tuple[int, ...])
 
 def _checked_sum(laws: Tensor, name: str) -> Tensor:
     total = laws.sum(-1)
-    # A NaN anywhere makes the sum NaN, so comparing the smallest entry is enough.
-    wrong = ((total - 1).abs() > TOLERANCE) | ~torch.isfinite(total) | (laws.amin(-1) < 0)
-    if wrong.any():
+    # A NaN fails both comparisons.
+    fits = (total - 1).abs() <= TOLERANCE
+    if not (fits.all() and laws.min() >= 0):
+        wrong = ~fits | (laws < 0).any(-1)
         raise ValueError(
             f"{name} of {_where(wrong)} is not a law: entries must be >= 0 and sum to 1 within {TOLERANCE:g}, "
             f"the sum is {float(total[wrong][0]):.6g}; "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wm_env.law import BlockLaw, advance, induced_cover, joint_probs, symbol_label_probs
+from wm_env.law import BlockLaw, advance, induced_cover, joint_probs, sum_by_symbol
 
 LN2 = math.log(2)
 
@@ -37,8 +37,13 @@ class Measures:
 
 def entropy(probs: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
     """-sum p log2 p along `dim`, in bits, with 0 log 0 = 0 and a finite gradient at 0."""
-    # A product with the logarithm, because torch.xlogy is several times slower.
-    return -(probs * probs.clamp_min(torch.finfo(probs.dtype).tiny).log()).sum(dim) / LN2
+    return cross_entropy(probs, probs, dim)
+
+
+def cross_entropy(weights: Tensor, probs: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
+    """-sum w log2 p along `dim`, in bits; w must be 0 where p is."""
+    # In place and without torch.xlogy, because memory traffic is most of the time that an environment step takes.
+    return probs.clamp_min(torch.finfo(probs.dtype).tiny).log_().mul_(weights).sum(dim) / -LN2
 
 
 def total_variation(first: Tensor, second: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
@@ -49,12 +54,13 @@ def total_variation(first: Tensor, second: Tensor, dim: int | tuple[int, ...] = 
 def measure(law: BlockLaw) -> Measures:
     """All measures of a block from one pass over its joint law; scalars, or one number per law of a batch."""
     z = law.state_probs
-    by_symbol = symbol_label_probs(law)
+    joint = joint_probs(law)
+    by_symbol = sum_by_symbol(joint, law.symbol)
     h_u_and_x = entropy(by_symbol, (-1, -2))
     h_x = entropy(by_symbol.sum(-1))
     h_u = entropy(by_symbol.sum(-2))
     h_u_given_s = (z * entropy(law.p_label)).sum(-1)
-    h_x_given_u_and_s = (z[..., None] * law.p_label * entropy(law.p_candidate)).sum((-1, -2))
+    h_x_given_u_and_s = cross_entropy(joint, law.p_candidate, (-1, -2, -3))
     induced = induced_cover(law)
     return Measures(
         rate=h_u_given_s - (h_u_and_x - h_x),
@@ -74,14 +80,13 @@ def measure_by_state(law: BlockLaw) -> tuple[Tensor, Tensor]:
     r(s) may be negative: a state whose symbols mean other labels elsewhere misleads the decoder. It depends on other
     states only through the symbols that it shares with them.
     """
-    by_symbol = symbol_label_probs(law)
-    tiny = torch.finfo(by_symbol.dtype).tiny
-    posterior = by_symbol / by_symbol.sum(-1, keepdim=True).clamp_min(tiny)
-    log_posterior = posterior.clamp_min(tiny).log2()
+    joint = joint_probs(law)
+    by_symbol = sum_by_symbol(joint, law.symbol)
+    posterior = by_symbol / by_symbol.sum(-1, keepdim=True).clamp_min(torch.finfo(by_symbol.dtype).tiny)
     symbol = law.symbol.clamp_min(0).flatten(-2)[..., None].expand(*law.symbol.shape[:-2], -1, law.labels)
-    by_candidate = log_posterior.gather(-2, symbol).unflatten(-2, law.symbol.shape[-2:])
-    told = (joint_probs(law) * by_candidate.transpose(-1, -2)).sum((-1, -2))
-    return law.state_probs * entropy(law.p_label) + told, _cost_by_state(law, induced_cover(law))
+    p_label_given_x = posterior.gather(-2, symbol).unflatten(-2, law.symbol.shape[-2:]).transpose(-1, -2)
+    h_u_given_x = cross_entropy(joint, p_label_given_x, (-1, -2))
+    return law.state_probs * entropy(law.p_label) - h_u_given_x, _cost_by_state(law, induced_cover(law))
 
 
 def _cost_by_state(law: BlockLaw, induced: Tensor) -> Tensor:

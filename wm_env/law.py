@@ -78,13 +78,17 @@ def induced_cover(law: BlockLaw) -> Tensor:
 
 def symbol_label_probs(law: BlockLaw) -> Tensor:
     """P(x, u) over the union of all states' candidates, shape (..., symbols, M), sums to 1."""
-    batch = law.p_label.shape[:-2]
-    joint = joint_probs(law).transpose(-1, -2).reshape(-1, law.labels)
-    count = int(law.symbol.max()) + 1
+    return sum_by_symbol(joint_probs(law), law.symbol)
+
+
+def sum_by_symbol(joint: Tensor, symbol: Tensor) -> Tensor:
+    """Add up P(s, u, x), shape (..., N, M, Q), by the symbol of (s, x), shape (..., N, Q): (..., symbols, M)."""
+    *batch, _, labels, _ = joint.shape
+    count = int(symbol.max()) + 1
     first = torch.arange(math.prod(batch), device=joint.device)[:, None] * count
-    symbol = (law.symbol.clamp_min(0).reshape(len(first), -1) + first).reshape(-1)
-    summed = joint.new_zeros(len(first) * count, law.labels).index_add(0, symbol, joint)
-    return summed.reshape(*batch, count, law.labels)
+    place = (symbol.clamp_min(0).reshape(len(first), -1) + first).reshape(-1)
+    rows = joint.transpose(-1, -2).reshape(-1, labels)
+    return joint.new_zeros(len(first) * count, labels).index_add_(0, place, rows).reshape(*batch, count, labels)
 
 
 def advance(state_probs: Tensor, induced: Tensor, child: Tensor, states: int) -> Tensor:

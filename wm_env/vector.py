@@ -1,0 +1,326 @@
+"""Many copies of CovertWatermarkEnv-v0 in one object: the same numbers, one tensor operation for all copies."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wm_env.credit import COST, PARENT, RATE, parents
+from wm_env.env import CovertWatermarkEnv, Observation, repair_action
+from wm_env.information import Measures, measure, measure_by_state
+from wm_env.law import BlockLaw, advance, induced_cover
+from wm_env.problem import BlockTensors, Problem
+
+Infos = dict[str, Any]
+Flags = NDArray[np.bool_]
+Copies = NDArray[np.int64]
+
+
+class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]]):
+    """`num_envs` copies of `CovertWatermarkEnv`, stepped together.
+
+    Made by `gymnasium.make_vec("wm_env:CovertWatermarkEnv-v0", num_envs=n, vectorization_mode="vector_entry_point")`
+    with the arguments of the single environment and one more. Observations, rewards, costs and infos are those of
+    `gymnasium.vector.SyncVectorEnv` around single environments, in the same autoreset mode and with the same seeds, up
+    to rounding in the last digits of a float64. Copies may stand at different blocks and have different prompts.
+
+    ## Autoreset
+    `autoreset_mode` is "NextStep" (Gymnasium's default), "SameStep" or "Disabled"; `metadata["autoreset_mode"]` tells.
+
+    * NextStep: the call after the last block ignores the action, resets the copy and returns reward 0. Leave that
+      transition out of a training buffer.
+    * SameStep: the call that plays the last block returns the first observation of the next episode; the last
+      observation and the info with the cost are in `infos["final_obs"]` and `infos["final_info"]`.
+    * Disabled: call `reset(options={"reset_mask": finished})`.
+
+    Automatic resets use the options of the copy's last `reset`, as Gymnasium's own vector environments do: after
+    `reset(options={"prompts": 2})` every episode draws two prompts.
+
+    ## Rendering
+    None: render a single environment.
+    """
+
+    def __init__(self, num_envs: int = 1, autoreset_mode: str = "NextStep", **arguments: Any):
+        if num_envs < 1:
+            raise ValueError(f"num_envs={num_envs}: at least one copy is needed")
+        if arguments.get("render_mode") is not None:
+            raise ValueError("the vector environment does not render: use gymnasium.make for one that does")
+        self.single = CovertWatermarkEnv(**arguments)
+        self.num_envs = num_envs
+        self.autoreset_mode = _autoreset_mode(autoreset_mode)
+        self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
+        self.single_action_space = self.single.action_space
+        self.action_space = batch_space(self.single.action_space, num_envs)
+        self.single_observation_space = self.single.observation_space
+        self.observation_space = batch_space(self.single.observation_space, num_envs)
+
+        self.problems = [self.single.problem] * num_envs
+        space = self.single.action_space
+        self._shape = (space.states, space.labels, 1 + space.candidates)
+        self._prior = torch.zeros(num_envs, self._shape[0], dtype=torch.float64)
+        self._stack_problems()
+        self._options: list[dict[str, Any]] = [{}] * num_envs
+        self._rngs = [np.random.default_rng()] * num_envs
+        self._state_probs = torch.zeros(num_envs, self._shape[0], dtype=torch.float64)
+        self._number = np.full(num_envs, -1)
+        self._cost_so_far = np.zeros(num_envs)
+        self._played: list[_Play] = []
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Infos]:
+        """Reset all copies, or those of `options["reset_mask"]`; the other options are those of the environment.
+
+        Args:
+            seed: copy i gets seed + i, or the i-th of a sequence.
+            options: may hold `reset_mask`, a boolean array of shape (num_envs,) with at least one True.
+
+        Raises:
+            ValueError: a mask or a sequence of seeds of another size, or options that the environment refuses.
+        """
+        options = dict(options or {})
+        chosen = _chosen_copies(options.pop("reset_mask", None), self.num_envs)
+        seeds = [seed + copy for copy in range(self.num_envs)] if isinstance(seed, int) else seed
+        if seeds is not None and len(seeds) != self.num_envs:
+            raise ValueError(f"{len(seeds)} seeds for {self.num_envs} copies: pass one number or one seed for each")
+        for copy in chosen:
+            wanted = None if seeds is None else seeds[copy]
+            if wanted is not None or self._number[copy] < 0:
+                self._rngs[copy] = seeding.np_random(wanted)[0]
+            self._options[copy] = options
+        infos: Infos = {}
+        self._begin(chosen, infos)
+        return self._observation(), infos
+
+    def step(self, actions: NDArray[Any]) -> tuple[Observation, NDArray[np.float64], Flags, Flags, Infos]:
+        """Play one block of every copy; see the class for what happens at the end of an episode.
+
+        Raises:
+            ValueError: wrong shape, NaN, a negative entry or a law without mass; names copy, state and label.
+            gymnasium.error.ResetNeeded: before the first reset, or after the last block if autoreset is disabled.
+        """
+        actions = np.asarray(actions)
+        if actions.shape != self.action_space.shape:
+            raise ValueError(f"action of shape {actions.shape}: this environment wants {self.action_space.shape}")
+        ended = self._number == len(self._stacked)
+        if (self._number < 0).any() or (ended.any() and self.autoreset_mode is AutoresetMode.DISABLED):
+            raise gym.error.ResetNeeded("an episode has ended or never begun: call reset() first")
+        infos: Infos = {}
+        rewards = np.zeros(self.num_envs)
+        self._played = [
+            self._play(int(number), np.flatnonzero(self._number == number), actions)
+            for number in np.unique(self._number[~ended])
+        ]
+        for play in self._played:
+            rewards[play.copies] = play.measured.rate.numpy()
+            self._record(play, infos)
+        terminated = ~ended & (self._number == len(self._stacked))
+        if self.autoreset_mode is AutoresetMode.NEXT_STEP and ended.any():
+            self._begin(np.flatnonzero(ended), infos)
+        if self.autoreset_mode is AutoresetMode.SAME_STEP and terminated.any():
+            infos = self._finish(terminated, infos)
+            self._begin(np.flatnonzero(terminated), infos)
+        return self._observation(), rewards, terminated, np.zeros(self.num_envs, dtype=np.bool_), infos
+
+    def credit(self) -> dict[str, NDArray[Any]]:
+        """`rate_by_state`, `cost_by_state` and `parent` of the last step, arrays (num_envs, N).
+
+        See `wm_env.credit.CreditByState`. They outlast an automatic reset; zero and -1 for copies that were reset.
+        """
+        shape = (self.num_envs, self._shape[0])
+        found = {RATE: np.zeros(shape), COST: np.zeros(shape), PARENT: np.full(shape, -1)}
+        for play in self._played:
+            rate, cost = measure_by_state(play.law)
+            found[RATE][play.copies, : rate.shape[1]] = rate.numpy()
+            found[COST][play.copies, : cost.shape[1]] = cost.numpy()
+            found[PARENT][play.copies] = parents(play.child, shape[1]).numpy()
+        return found
+
+    def _play(self, number: int, copies: Copies, actions: NDArray[Any]) -> "_Play":
+        """Play block `number` of some copies, all of which stand there."""
+        everyone = len(copies) == self.num_envs
+        stacked = self._stacked[number] if everyone else self._stacked[number].of(copies)
+        block, states = stacked.tensors, stacked.tensors.cover.shape[1]
+        p_label, p_candidate = self._repair(actions if everyone else actions[copies], copies, stacked)
+        state_probs = self._state_probs[torch.from_numpy(copies), :states]
+        law = self.single.objective(BlockLaw(state_probs, block.cover, block.symbol, p_label, p_candidate))
+        if number + 1 < len(self._stacked):
+            following = advance(state_probs, induced_cover(law), block.child, self._shape[0])
+            self._state_probs[torch.from_numpy(copies)] = following
+        measured = measure(law)
+        self._number[copies] += 1
+        self._cost_so_far[copies] += self.single.problem.gamma ** (number + 1) * measured.cost.numpy()
+        return _Play(copies, law, measured, block.child)
+
+    def _repair(self, actions: NDArray[Any], copies: Copies, stacked: "_Stacked") -> tuple[Tensor, Tensor]:
+        if stacked.padding is not None:
+            # Copies with fewer states than others: what their actions say there is ignored, so any law will do.
+            actions = actions.astype(np.float64)
+            rows = actions[:, : stacked.padding.shape[1]]
+            rows[stacked.padding, :, 0] = 1 / self._shape[1]
+            rows[stacked.padding, :, 1:] = 1 / (self._shape[2] - 1)
+        try:
+            return repair_action(actions, stacked.tensors.support, actions.shape)
+        except ValueError:
+            for action, support, copy in zip(actions, stacked.tensors.support, copies, strict=True):
+                try:
+                    repair_action(action, support, self._shape)
+                except ValueError as error:
+                    raise ValueError(f"copy {copy}: {error}") from None
+            raise
+
+    def _begin(self, copies: Copies, infos: Infos) -> None:
+        """Start an episode in some copies."""
+        drawn = [self.single.draw_problem(self._options[copy], self._rngs[copy]) for copy in copies]
+        changed = any(self.problems[copy] is not problem for copy, problem in zip(copies, drawn, strict=True))
+        if changed:
+            for copy, problem in zip(copies, drawn, strict=True):
+                self.problems[copy] = problem
+            self._stack_problems()
+        self._number[copies] = 0
+        self._cost_so_far[copies] = 0.0
+        self._state_probs[torch.from_numpy(copies)] = self._prior[torch.from_numpy(copies)]
+        self._add(infos, "cost", copies, 0.0)
+        self._add(infos, "cost_so_far", copies, 0.0)
+        if not self.single.objective.message_set:
+            self._add(infos, "optimal_rate", copies, [problem.optimum.rate for problem in drawn])
+
+    def _stack_problems(self) -> None:
+        self._stacked = _stack(self.problems, self._shape[0])
+        priors = [torch.from_numpy(problem.tree.prior) for problem in self.problems]
+        self._prior.zero_()
+        for row, prior in zip(self._prior, priors, strict=True):
+            row[: len(prior)] = prior
+
+    def _finish(self, terminated: Flags, infos: Infos) -> Infos:
+        """Move what the ended copies reported to `final_info` and their last observation to `final_obs`."""
+        observation = self._observation()
+        final_obs = np.full(self.num_envs, None, dtype=object)
+        for copy in np.flatnonzero(terminated):
+            final_obs[copy] = {name: values[copy] for name, values in observation.items()}
+        moved: Infos = {"final_obs": final_obs, "_final_obs": terminated.copy()}
+        final, kept = {}, {}
+        for name, values in infos.items():
+            final[name] = np.where(terminated, values, np.zeros_like(values))
+            kept[name] = np.where(terminated, np.zeros_like(values), values)
+        moved |= {"final_info": final, "_final_info": terminated.copy()}
+        return moved if terminated.all() else moved | kept
+
+    def _record(self, play: "_Play", infos: Infos) -> None:
+        measured = play.measured
+        columns = {
+            "cost": measured.cost.numpy(),
+            "cost_so_far": self._cost_so_far[play.copies],
+            "rate_per_token": measured.rate.numpy() / self.single.problem.tree.block_length,
+            "i_ux": measured.i_ux.numpy(),
+            "i_us": measured.i_us.numpy(),
+            "i_ux_given_s": measured.i_ux_given_s.numpy(),
+            "cover_entropy": measured.cover_entropy.numpy(),
+        }
+        for name, values in columns.items():
+            self._add(infos, name, play.copies, values)
+
+    def _add(self, infos: Infos, name: str, copies: Copies, values: Any) -> None:
+        if name not in infos:
+            infos[name] = np.zeros(self.num_envs)
+            infos[f"_{name}"] = np.zeros(self.num_envs, dtype=np.bool_)
+        infos[name][copies] = values
+        infos[f"_{name}"][copies] = True
+
+    def _observation(self) -> Observation:
+        over = self._number == len(self._stacked)
+        state_probs = self._state_probs.numpy().astype(np.float32)
+        state_probs[over] = 0.0
+        cover = np.zeros((self.num_envs, self._stacked[0].shown.shape[1]), dtype=np.float32)
+        for number, stacked in enumerate(self._stacked):
+            here = self._number == number
+            cover[here] = stacked.shown[here]
+        return {
+            "state_probs": state_probs,
+            "cover": cover,
+            "block": np.where(over, len(self._stacked) - 1, self._number),
+        }
+
+
+@dataclass(frozen=True)
+class _Stacked:
+    """One block of all copies.
+
+    Attributes:
+        tensors: fields of shape (copies, n, Q), n the most states of a copy.
+        padding: shape (copies, n), True where a copy has no such state; None if there is no padding.
+        shown: the cover as observed, shape (copies, N * Q), float32.
+    """
+
+    tensors: BlockTensors
+    padding: Flags | None
+    shown: NDArray[np.float32]
+
+    def of(self, copies: Copies) -> "_Stacked":
+        """Some copies only."""
+        rows = torch.from_numpy(copies)
+        tensors = BlockTensors(*(getattr(self.tensors, field.name)[rows] for field in fields(BlockTensors)))
+        return _Stacked(tensors, None if self.padding is None else self.padding[copies], self.shown[copies])
+
+
+@dataclass(frozen=True)
+class _Play:
+    """What some copies have just played."""
+
+    copies: Copies
+    law: BlockLaw
+    measured: Measures
+    child: Tensor
+
+
+def _stack(problems: list[Problem], states: int) -> list[_Stacked]:
+    """All blocks of all copies; copies that share one problem share its memory."""
+    copies = len(problems)
+    alone = all(problem is problems[0] for problem in problems)
+    stacked = []
+    for blocks in zip(*(problem.blocks for problem in (problems[:1] if alone else problems)), strict=True):
+        most = max(len(block.cover) for block in blocks)
+        missing = [most - len(block.cover) for block in blocks]
+        tensors = BlockTensors(
+            cover=_pad([block.cover for block in blocks], missing, 0.0),
+            symbol=_pad([block.symbol for block in blocks], missing, -1),
+            child=_pad([block.child for block in blocks], missing, -1),
+            support=_pad([block.support for block in blocks], missing, True),
+        )
+        shown = _pad([block.cover for block in blocks], [states - len(block.cover) for block in blocks], 0.0)
+        padding = np.arange(most) >= most - np.array(missing)[:, None] if any(missing) else None
+        expanded = (getattr(tensors, field.name).expand(copies, -1, -1) for field in fields(BlockTensors))
+        flat = shown.float().flatten(1).expand(copies, -1).numpy()
+        stacked.append(_Stacked(BlockTensors(*expanded), padding, flat))
+    return stacked
+
+
+def _pad(tensors: list[Tensor], missing: list[int], value: float) -> Tensor:
+    """Stack (n_i, Q) to (copies, n, Q), filling up with `value`."""
+    pairs = zip(tensors, missing, strict=True)
+    return torch.stack([torch.nn.functional.pad(tensor, (0, 0, 0, rows), value=value) for tensor, rows in pairs])
+
+
+def _chosen_copies(mask: Any, copies: int) -> Copies:
+    if mask is None:
+        return np.arange(copies)
+    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (copies,) or not mask.any():
+        raise ValueError(
+            f"options['reset_mask']={mask!r}: a boolean array of shape ({copies},) with at least one True is needed"
+        )
+    return np.flatnonzero(mask)
+
+
+def _autoreset_mode(name: str) -> AutoresetMode:
+    modes = [mode.value for mode in AutoresetMode]
+    if name not in modes:
+        raise ValueError(f"autoreset_mode={name!r}: choose one of {', '.join(modes)}")
+    return AutoresetMode(name)
