@@ -49,7 +49,7 @@ def ber_figure(points: Sequence[OperatingPoint], limits: Mapping[int, Limit], bl
     axes.set_ylabel("bit error rate (fraction of message bits)")
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
-    axes.legend(fontsize=8, frameon=False)
+    _legend(axes)
     return figure
 
 
@@ -76,7 +76,7 @@ def variation_figure(points: Sequence[OperatingPoint], block_length: int) -> Fig
     axes.set_xlabel("number of keys per block")
     axes.set_ylabel("total variation, mean over messages")
     axes.set_ylim(bottom=0)
-    axes.legend(fontsize=8, frameon=False, ncols=2)
+    _legend(axes)
     return figure
 
 
@@ -93,8 +93,13 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def _new_figure() -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(7, 5), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def _legend(axes: Axes) -> None:
+    """Above the axes, where it hides no curve."""
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=8, frameon=False)

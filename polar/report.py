@@ -13,6 +13,13 @@ TV_BUDGETS = (0.0, 0.01, 0.05, 0.1)
 
 _Column = tuple[str, Callable[[OperatingPoint], str]]
 
+_NAMES: tuple[_Column, ...] = (
+    ("bits", lambda p: str(p.message_bits)),
+    ("bits/token", lambda p: f"{p.rate_bits_per_token:.3f}"),
+    ("keys", lambda p: str(p.keys)),
+    ("surplus", lambda p: p.surplus_key),
+)
+
 
 def results(
     tree: StateTree, law: JointLaw, points: Sequence[OperatingPoint], limits: Mapping[int, Limit]
@@ -53,33 +60,43 @@ def limit_rows(message_bits: int, limit: Limit, block_length: int) -> list[dict[
     ]
 
 
-def point_table(points: Sequence[OperatingPoint], limits: Mapping[int, Limit]) -> str:
-    """One line per operating point, with the one-shot limits at the point's own TV beside it."""
+def error_table(points: Sequence[OperatingPoint], limits: Mapping[int, Limit]) -> str:
+    """Error rates, one line per operating point, with the one-shot limits at the point's own TV beside them."""
 
     def block_limit(point: OperatingPoint) -> float:
         limit = limits[point.message_bits]
         shared = point.key_bits > point.message_bits
         return limit.shared_key_block_error(point.tv_mean) if shared else limit.block_error(point.tv_mean)
 
-    columns: list[_Column] = [
-        ("bits", lambda p: str(p.message_bits)),
-        ("bits/token", lambda p: f"{p.rate_bits_per_token:.3f}"),
-        ("keys", lambda p: str(p.keys)),
-        ("surplus", lambda p: p.surplus_key),
-        ("decoder", lambda p: p.decoder),
-        ("state", lambda p: p.state_knowledge),
-        ("BER", lambda p: f"{p.ber:.4f}"),
-        ("BER limit", lambda p: f"{limits[p.message_bits].bit_error(p.tv_mean):.4f}"),
-        ("BER measured, 95 %", _measured),
-        ("BLER", lambda p: f"{p.bler:.4f}"),
-        ("BLER limit", lambda p: f"{block_limit(p):.4f}"),
-        ("TV mean", lambda p: f"{p.tv_mean:.4f}"),
-        ("TV max", lambda p: f"{p.tv_max:.4f}"),
-        ("TV text", lambda p: _or_dash(p.tv_text)),
-        ("TV model <=", lambda p: _or_dash(p.tv_untruncated_bound)),
-        ("empty", lambda p: f"{p.empty_word:.4f}"),
-    ]
-    return _align([[title for title, _ in columns]] + [[show(point) for _, show in columns] for point in points])
+    return _table(
+        points,
+        [
+            *_NAMES,
+            ("decoder", lambda p: p.decoder),
+            ("state", lambda p: p.state_knowledge),
+            ("BER", lambda p: f"{p.ber:.4f}"),
+            ("limit", lambda p: f"{limits[p.message_bits].bit_error(p.tv_mean):.4f}"),
+            ("measured, 95 % interval", _measured),
+            ("BLER", lambda p: f"{p.bler:.4f}"),
+            ("limit", lambda p: f"{block_limit(p):.4f}"),
+        ],
+    )
+
+
+def covertness_table(points: Sequence[OperatingPoint]) -> str:
+    """Total variations, one line per code and key; "real model" is the bound against the untruncated model."""
+    codes = {(point.message_bits, point.keys, point.surplus_key): point for point in points}
+    return _table(
+        list(codes.values()),
+        [
+            *_NAMES,
+            ("TV mean", lambda p: f"{p.tv_mean:.4f}"),
+            ("TV max", lambda p: f"{p.tv_max:.4f}"),
+            ("TV text", lambda p: _or_dash(p.tv_text)),
+            ("TV real model <=", lambda p: _or_dash(p.tv_untruncated_bound)),
+            ("no word", lambda p: f"{p.empty_word:.4f}"),
+        ],
+    )
 
 
 def variation_table(points: Sequence[OperatingPoint]) -> str:
@@ -106,20 +123,16 @@ def variation_curves(points: Sequence[OperatingPoint]) -> list[tuple[int, str, d
 
 def limit_table(limits: Mapping[int, Limit]) -> str:
     """The one-shot optimum of the tree: block error with an l-bit key, with more key, and bit error."""
-    rows = [
-        [
-            "bits",
-            "zero error",
-            *(f"{name} TV {budget:g}" for name in ("BLER", "shared", "BER") for budget in TV_BUDGETS),
-        ]
+    lines = [
+        ("block error, key of l bits", Limit.block_error),
+        ("block error, any key", Limit.shared_key_block_error),
+        ("bit error, any key", Limit.bit_error),
     ]
+    rows = [["bits", "limit", *(f"TV {budget:g}" for budget in TV_BUDGETS), "states with zero error at TV 0"]]
     for bits, limit in limits.items():
-        values = [
-            show(budget)
-            for show in (limit.block_error, limit.shared_key_block_error, limit.bit_error)
-            for budget in TV_BUDGETS
-        ]
-        rows.append([str(bits), f"{limit.zero_error:.3f}", *(f"{value:.4f}" for value in values)])
+        for name, value in lines:
+            errors = [f"{value(limit, budget):.4f}" for budget in TV_BUDGETS]
+            rows.append([str(bits), name, *errors, f"{limit.zero_error:.3f}"])
     return _align(rows)
 
 
@@ -131,6 +144,10 @@ def _measured(point: OperatingPoint) -> str:
 
 def _or_dash(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
+
+
+def _table(points: Sequence[OperatingPoint], columns: Sequence[_Column]) -> str:
+    return _align([[title for title, _ in columns]] + [[show(point) for _, show in columns] for point in points])
 
 
 def _align(rows: Sequence[Sequence[str]]) -> str:

@@ -15,7 +15,7 @@ from polar.decoders import Decoder, Knowledge
 from polar.evaluation import EvaluationSettings, evaluate
 from polar.keys import Surplus, theorem_key_bits
 from polar.plots import ber_figure, pad_only_points, save_figure, variation_figure
-from polar.report import limit_table, point_table, results, variation_table
+from polar.report import covertness_table, error_table, limit_table, results, variation_table
 from wm_env.coded import label_bits
 from wm_env.files import write_json
 from wm_env.information import measure, text_total_variation
@@ -74,8 +74,13 @@ def evaluate_run(run: Path, out: Path, request: Request) -> None:
     points = evaluate(tree, law, settings)
     limits = {bits: tree_limit(tree, bits) for bits in settings.message_bits}
     rows = points if len(points) <= _ALL_ROWS else pad_only_points(points)
-    title = "" if len(rows) == len(points) else f" ({len(rows)} of {len(points)}, those with the longest pad)"
-    print(f"\nOperating points{title}\n{point_table(rows, limits)}")
+    title = (
+        ""
+        if len(rows) == len(points)
+        else f" with the longest key that only pads ({len(rows)} of {len(points)} points)"
+    )
+    print(f"\nError rates{title}\n{error_table(rows, limits)}")
+    print(f"\nTotal variation of the same points\n{covertness_table(rows)}")
     print(f"\nTotal variation, mean over messages, against the number of keys\n{variation_table(points)}")
     print(f"\nOne-shot limits of this tree at total variation budgets\n{limit_table(limits)}")
     write_json(out / "results.json", results(tree, law, points, limits))
