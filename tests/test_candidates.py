@@ -151,6 +151,15 @@ def test_too_few_texts_give_a_short_pool(lm, vocabulary, text_law):
     assert not short.exact
 
 
+def test_a_temperature_near_zero_leaves_one_candidate(tmp_path):
+    lm = load_lm(write_lm(tmp_path / "cold", tokens=(b"a", b"b", b"c"), merges=()))
+    pool = make_pools(lm, token_bytes(lm.tokenizer), np.array([[0]]), settings(temperature=1e-8))[0]
+    assert pool.cover.tolist() == [1.0]
+    assert len(pool.text) == len(pool.tokens) == len(pool.log2_prob) == 1
+    hot = make_pools(lm, token_bytes(lm.tokenizer), np.array([[0]]), settings(temperature=1e8))[0]
+    assert hot.cover == pytest.approx([0.2] * 5, abs=1e-6)
+
+
 def test_no_text_at_all(tmp_path):
     lm = load_lm(write_lm(tmp_path / "cut", tokens=(b"a", b"\xc3", b"\xa9"), merges=()))
     lm.banned[0] = True

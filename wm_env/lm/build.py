@@ -8,7 +8,7 @@ is given again: finished batches are in a folder beside the output until the tre
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import tyro
 from tqdm import tqdm
 
 from wm_env.information import entropy
-from wm_env.lm.candidates import PoolSettings
+from wm_env.lm.candidates import PoolSettings, check_pool_size
 from wm_env.lm.cost import estimate, measure_speed
 from wm_env.lm.llada import MaskedLM, load_lm
 from wm_env.lm.partial import delete_parts, parts_folder
@@ -107,6 +107,7 @@ def prepare(options: BuildOptions) -> Plan:
     prompts = read_prompts(options.prompts, options.prompt_count, options.seed)
     lm = load_lm(options.model, device=checked_device(options.device), dtype=getattr(torch, options.dtype))
     encode_prompts(lm, prompts, options.blocks * options.block_length)
+    check_pool_size(lm, settings)
     return Plan(options, settings, prompts, lm)
 
 
@@ -232,9 +233,9 @@ def summary(grown: Grown, path: Path) -> str:
     return "\n".join([*lines, f"{path}: {path.stat().st_size} bytes, fingerprint {tree.fingerprint}"])
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Command line: exit code 0 when done, 1 if the build fails, 2 for bad options or input."""
-    options = tyro.cli(BuildOptions, description=__doc__)
+    options = tyro.cli(BuildOptions, args=arguments)
     try:
         plan = prepare(options)
         if options.dry_run:

@@ -104,6 +104,19 @@ def make_pools(lm: MaskedLM, vocabulary: dict[int, bytes], contexts: Ints, setti
     return make(lm, vocabulary, contexts, settings)
 
 
+def check_pool_size(lm: MaskedLM, settings: PoolSettings) -> None:
+    """Check that there are Q blocks to choose the top from; draws may repeat, so a sampled pool needs no number.
+
+    Raises:
+        ValueError: there are fewer.
+    """
+    allowed = int((~lm.banned).sum())
+    if settings.pool == "top" and allowed ** min(settings.block_length, 64) < settings.candidates:
+        raise ValueError(
+            f"candidates={settings.candidates}: {allowed} tokens make only {allowed**settings.block_length} blocks"
+        )
+
+
 def forward_rows(
     lm: MaskedLM, canvases: Tensor, position: int, temperature: float, rows: int
 ) -> Iterator[tuple[slice, Tensor]]:
@@ -147,11 +160,7 @@ def top_pools(lm: MaskedLM, vocabulary: dict[int, bytes], contexts: Ints, settin
     A score never rises when a prefix grows, so if no dropped prefix had a higher score than the last candidate, no
     block behind it has one either: then `Pool.exact` is true, and a wider beam would find no likelier block.
     """
-    allowed = int((~lm.banned).sum())
-    if allowed ** min(settings.block_length, 64) < settings.candidates:
-        raise ValueError(
-            f"candidates={settings.candidates}: {allowed} tokens make only {allowed**settings.block_length} blocks"
-        )
+    check_pool_size(lm, settings)
     beams = [_Beam(np.empty((1, 0), dtype=np.int64), np.zeros(1))] * len(contexts)
     for step in range(settings.block_length):
         beams = _extend_beams(lm, contexts, beams, step, settings)
@@ -218,6 +227,8 @@ def _top_pool(beam: _Beam, vocabulary: dict[int, bytes], candidates: int) -> Poo
         raise ValueError(f"none of the {len(beam.scores)} best blocks is text: widen the beam")
     kept = _order(mass, beam.tokens[first])[:candidates]
     weakest = score_steps(beam.scores[first[kept]].min()) if len(kept) == candidates else -math.inf
+    # At a very low temperature the others may be too unlikely for a float: a candidate of probability 0 is none.
+    kept = kept[_normalised(mass[kept]) > 0]
     return Pool(
         tokens=beam.tokens[first[kept]],
         log2_prob=mass[kept],

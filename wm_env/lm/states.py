@@ -38,6 +38,9 @@ def encode_prompts(lm: MaskedLM, prompts: Sequence[str], text_length: int) -> li
     contexts = []
     for number, prompt in enumerate(prompts, start=1):
         ids = lm.encode(prompt)
+        # Two prompts that the tokenizer makes equal would be one state under two names.
+        if b"".join(vocabulary[token] for token in ids) != prompt.encode():
+            raise ValueError(f"prompt {number} is changed by the tokenizer of {lm.name}: normalise it (NFC) first")
         if not ids:
             raise ValueError(f"prompt {number} is empty")
         if len(ids) > room:
@@ -45,9 +48,6 @@ def encode_prompts(lm: MaskedLM, prompts: Sequence[str], text_length: int) -> li
                 f"prompt {number} has {len(ids)} tokens; {lm.name} reads {lm.max_length} and the text takes "
                 f"{text_length}, so it may have at most {room}"
             )
-        # Two prompts that the tokenizer makes equal would be one state under two names.
-        if b"".join(vocabulary[token] for token in ids) != prompt.encode():
-            raise ValueError(f"prompt {number} is changed by the tokenizer of {lm.name}: normalise it (NFC) first")
         contexts.append(tuple(ids))
     return contexts
 

@@ -1,0 +1,272 @@
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from tiny_lm import brute_force, write_lm
+from torch.utils.flop_counter import FlopCounterMode
+
+from wm_env.lm.build import main
+from wm_env.lm.candidates import PoolSettings
+from wm_env.lm.cost import canvas_flops, estimate
+from wm_env.lm.llada import load_lm
+from wm_env.lm.partial import parts_folder
+from wm_env.lm.states import batches, encode_prompts, grow_tree
+from wm_env.tree import check_tree, load_tree, state_reach
+
+LETTERS = (b"a", b"b", b"c", b"d", b"e", b"f")
+PROMPTS = ("ab", "cab", "fade", "face", "a", "ab")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(write_lm(tmp_path_factory.mktemp("lm") / "letters", tokens=LETTERS, merges=()))
+
+
+@pytest.fixture(scope="module")
+def lm(model):
+    return load_lm(model)
+
+
+@pytest.fixture
+def prompt_file(tmp_path):
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
+    return str(tmp_path / "prompts.txt")
+
+
+def settings(pool="top", **changes):
+    base = PoolSettings(pool, block_length=2, candidates=4, temperature=1.5, beam_width=12, rows=6, key=b"key")
+    return dataclasses.replace(base, **changes)
+
+
+def grow(lm, pool="top", prompts=PROMPTS, batch_size=4, **options):
+    return grow_tree(lm, prompts, settings(pool), blocks=2, batch_size=batch_size, **options)
+
+
+def test_every_state_has_the_law_of_its_context(lm):
+    tree = grow(lm).tree
+    contexts = [[LETTERS.index(letter.encode()) for letter in prompt] for prompt in PROMPTS]
+    for number, block in enumerate(tree.blocks):
+        assert len(contexts) == len(block.cover)
+        following = {}
+        for state, context in enumerate(contexts):
+            law = brute_force(lm, len(LETTERS), context, 2, 1.5)
+            best = sorted(law, key=law.get, reverse=True)[:4]
+            assert sorted(map(tuple, block.tokens[state].tolist())) == sorted(best)
+            for candidate, tokens in enumerate(map(tuple, block.tokens[state].tolist())):
+                assert block.log2_prob[state, candidate] == pytest.approx(law[tokens], abs=1e-4)
+                assert block.text[state][candidate] == b"".join(LETTERS[token] for token in tokens)
+                following[block.child[state, candidate]] = [*context, *tokens]
+            assert block.retained[state] == pytest.approx(sum(2 ** law[tokens] for tokens in best), abs=1e-4)
+        contexts = [following[child] for child in sorted(following)] if number == 0 else []
+    check_tree(tree)
+    assert tree.prior.tolist() == [1 / 6] * 6
+    assert tree.prompts == PROMPTS
+    assert tree.meta.context_length == len("fade") + 2
+
+
+def test_equal_texts_have_equal_symbols_in_all_states(lm):
+    for block in grow(lm).tree.blocks:
+        names = {}
+        for row, symbols in zip(block.text, block.symbol.tolist(), strict=True):
+            for text, symbol in zip(row, symbols, strict=True):
+                assert names.setdefault(text, symbol) == symbol
+        assert sorted(names.values()) == list(range(len(names)))
+
+
+def test_short_pools_are_padded_and_lead_nowhere(lm):
+    tree = grow(lm, "sampled").tree
+    first = tree.blocks[0]
+    padded = first.tokens[:, :, 0] < 0
+    assert padded.any()
+    assert (first.cover[padded] == 0).all()
+    assert (first.child[padded] == -1).all()
+    assert (first.symbol[padded] == -1).all()
+    assert (first.log2_prob[padded] == -np.inf).all()
+    assert (first.child[~padded] >= 0).all()
+    assert [reach.sum() for reach in state_reach(tree)] == pytest.approx([1, 1])
+
+
+@pytest.mark.parametrize("pool", ["top", "sampled"])
+def test_the_tree_does_not_depend_on_the_batch_size(lm, pool):
+    fingerprints = {grow(lm, pool, batch_size=size).tree.fingerprint for size in (1, 2, 3, 7, 100)}
+    assert len(fingerprints) == 1
+
+
+def test_the_tree_depends_on_what_it_should(lm):
+    base = grow(lm).tree.fingerprint
+    assert base != grow(lm, prompts=PROMPTS[:-1]).tree.fingerprint
+    for change in ({"temperature": 2.0}, {"candidates": 3}, {"beam_width": 13}):
+        other = grow_tree(lm, PROMPTS, settings(**change), blocks=2, batch_size=4)
+        assert other.tree.fingerprint != base
+
+
+class InterruptionError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("pool", ["top", "sampled"])
+@pytest.mark.parametrize("stop", [1, 3, 5])
+def test_an_interrupted_build_goes_on_to_the_same_tree(lm, tmp_path, pool, stop):
+    finished = []
+
+    def interrupt(states):
+        finished.append(states)
+        if len(finished) > stop:
+            raise InterruptionError
+
+    with pytest.raises(InterruptionError):
+        grow(lm, pool, parts=tmp_path / "parts", batch_size=3, report=interrupt)
+    resumed = []
+    tree = grow(lm, pool, parts=tmp_path / "parts", report=resumed.append).tree
+    assert tree.fingerprint == grow(lm, pool).tree.fingerprint
+    assert resumed[0] > 0
+
+
+def test_finished_batches_of_another_law_are_made_again(lm, tmp_path):
+    parts = tmp_path / "parts"
+    grow(lm, parts=parts)
+    before = set(parts.iterdir())
+    other = grow_tree(lm, PROMPTS, settings(temperature=2.5), blocks=2, batch_size=4, parts=parts).tree
+    assert (
+        other.fingerprint == grow_tree(lm, PROMPTS, settings(temperature=2.5), blocks=2, batch_size=9).tree.fingerprint
+    )
+    for path in parts.iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    assert grow(lm, parts=parts).tree.fingerprint == grow(lm).tree.fingerprint
+    assert set(parts.iterdir()) == before
+
+
+def test_batches_are_of_equal_length_without_repetition():
+    contexts = [(1, 2), (3,), (1, 2), (4, 5), (6, 7), (8,)]
+    assert list(batches(contexts, 2)) == [[(3,), (8,)], [(1, 2), (4, 5)], [(6, 7)]]
+
+
+def test_flops_are_those_that_torch_counts(lm):
+    canvas = torch.zeros((3, 11), dtype=torch.int64)
+    # torch's counter leaves the fused attention of the CPU out; write it out in matrix products.
+    lm.network.set_attn_implementation("eager")
+    try:
+        with FlopCounterMode(display=False) as counter:
+            lm.log2_probs(canvas, 5, 1.0)
+    finally:
+        lm.network.set_attn_implementation("llada_sdpa")
+    rotary = counter.get_total_flops() - 3 * canvas_flops(lm, 11)
+    assert abs(rotary) <= 0.01 * counter.get_total_flops()
+
+
+def test_cost_counts_the_canvases_that_are_run(lm, monkeypatch):
+    rows = []
+    forward = type(lm).log2_probs
+    monkeypatch.setattr(
+        type(lm), "log2_probs", lambda self, canvas, *rest: rows.append(len(canvas)) or forward(self, canvas, *rest)
+    )
+    different = PROMPTS[:-1]
+    cost = estimate(lm, encode_prompts(lm, different, 4), settings(), blocks=2, batch_size=4)
+    grow(lm, prompts=different)
+    assert (cost.states, cost.canvases) == (5 + 20, sum(rows))
+    assert set(rows) == {6}
+
+
+def build(*arguments):
+    return main([str(argument) for argument in arguments])
+
+
+OPTIONS = ("--block-length", "2", "--candidates", "4", "--temperature", "1.5")
+
+
+def test_command_builds_and_reports(model, prompt_file, tmp_path, capsys):
+    out = tmp_path / "new" / "tree.safetensors"
+    assert build("--model", model, "--prompts", prompt_file, "--out", out, *OPTIONS) == 0
+    tree = load_tree(out)
+    printed = capsys.readouterr().out
+    assert tree.fingerprint in printed
+    assert f"{out.stat().st_size} bytes" in printed
+    assert "at most 30 states" in printed
+    assert tree.meta.model == "letters"
+    assert (tree.meta.pool, tree.meta.candidates, tree.meta.temperature, tree.meta.block_length) == ("top", 4, 1.5, 2)
+    assert list(out.parent.iterdir()) == [out]
+    bits = [-(row * np.log2(row)).sum() for row in tree.blocks[0].cover]
+    assert f"H(X|S) {np.mean(bits):.3f} bits (min {np.min(bits):.3f})" in printed
+
+
+def test_dry_run_tells_the_cost_and_writes_nothing(model, prompt_file, tmp_path, capsys):
+    before = sorted(tmp_path.rglob("*"))
+    assert build("--model", model, "--prompts", prompt_file, "--out", tmp_path / "x" / "t", "--dry-run", *OPTIONS) == 0
+    assert "TFLOP" in capsys.readouterr().out
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--temperature", "0"], "temperature=0.0"),
+        (["--temperature", "-2"], "temperature=-2.0"),
+        (["--temperature", "nan"], "temperature=nan"),
+        (["--block-length", "3"], "power of two"),
+        (["--candidates", "37", "--beam-width", "40"], "6 tokens make only 36 blocks"),
+        (["--beam-width", "3"], "at least candidates=4"),
+        (["--blocks", "0"], "--blocks"),
+        (["--batch-size", "0"], "--batch-size"),
+        (["--rows", "-1"], "rows"),
+        (["--prompt-count", "7"], "holds 6"),
+        (["--blocks", "20"], "no room"),
+        (["--prompts", "LONG"], "may have at most 36"),
+        (["--prompts", "EMPTY"], "line 1: an empty prompt"),
+        (["--prompts", "OTHER"], "changed by the tokenizer"),
+        (["--prompts", "missing.txt"], "No such file"),
+        (["--model", "no such model"], "unknown model"),
+        (["--model", "EMPTY_FOLDER"], "config.json"),
+        (["--out", "EMPTY_FOLDER"], "is a folder"),
+        (["--out", "LONG/tree"], "cannot be written"),
+        (["--device", "cuda:99"], "device 'cuda:99'"),
+        (["--device", "nonsense"], "device 'nonsense'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(model, prompt_file, tmp_path, capsys, arguments, message):
+    (tmp_path / "LONG").write_text("a" * 37)
+    (tmp_path / "EMPTY").write_text("\n")
+    (tmp_path / "OTHER").write_text("axb")
+    (tmp_path / "EMPTY_FOLDER").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    names = ("LONG", "EMPTY", "OTHER", "EMPTY_FOLDER", "LONG/tree")
+    given = [str(tmp_path / argument) if argument in names else argument for argument in arguments]
+    defaults = ["--model", model, "--prompts", prompt_file, "--out", tmp_path / "tree", *OPTIONS]
+    assert build(*defaults, *given) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ")
+    assert printed.count("\n") == 1
+    assert message in printed
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_killed_command_goes_on(model, tmp_path):
+    prompts = tmp_path / "many.txt"
+    prompts.write_text("\n".join("abcdef"[n % 6] * (n // 6 + 1) for n in range(60)))
+    out = tmp_path / "tree"
+    command = ["--model", model, "--prompts", str(prompts), "--out", str(out), "--batch-size", "1", *OPTIONS]
+    process = subprocess.Popen([sys.executable, "-m", "wm_env.lm.build", *command], stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while len(list(parts_folder(out).glob("*.safetensors"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not out.exists()
+    left = len(list(parts_folder(out).glob("*.safetensors")))
+    assert 3 <= left < 300
+    assert main(command) == 0
+    whole = tmp_path / "whole"
+    assert main([*command[:4], "--out", str(whole), *OPTIONS]) == 0
+    assert load_tree(out).fingerprint == load_tree(whole).fingerprint
+    assert not parts_folder(out).exists()
+
+
+def test_importing_the_package_does_not_import_language_models():
+    code = "import sys, wm_env; sys.exit(any(name.startswith(('transformers', 'wm_env.lm')) for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
