@@ -52,10 +52,7 @@ def solve(tree: StateTree, epsilon: float, gamma: float = 1.0) -> Optimum:
     Raises:
         ValueError: a budget that is negative or not a number, or a discount outside (0, 1].
     """
-    if not epsilon >= 0:
-        raise ValueError(f"epsilon={epsilon}: a total-variation budget of 0 or more is needed")
-    if not 0 < gamma <= 1:
-        raise ValueError(f"gamma={gamma}: a discount in (0, 1] is needed")
+    check_budget(epsilon, gamma)
     problem = _Problem(tree, gamma)
     free = problem.best_response(0.0)
     if problem.rate_and_cost(free)[1] <= epsilon:
@@ -71,6 +68,18 @@ def solve(tree: StateTree, epsilon: float, gamma: float = 1.0) -> Optimum:
         rtol=1e-15,
     )
     return problem.optimum(problem.best_response(multiplier), multiplier)
+
+
+def check_budget(epsilon: float, gamma: float) -> None:
+    """Check that epsilon >= 0 and 0 < gamma <= 1.
+
+    Raises:
+        ValueError: says which is not.
+    """
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon={epsilon}: a total-variation budget of 0 or more is needed")
+    if not 0 < gamma <= 1:
+        raise ValueError(f"gamma={gamma}: a discount in (0, 1] is needed")
 
 
 def percent_of_optimum(rate: float, optimum: Optimum) -> float:

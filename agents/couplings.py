@@ -1,0 +1,259 @@
+"""From a map of candidates to words and a share of the budget to the channel P(x | word), many states at once.
+
+A word is sent with probability c = 2^-l. The mass p(B_w) that its candidates have above c must be sent for other words,
+where it is decoded wrongly; below c the word must borrow. Any such loan keeps the average law q, so only three things
+are free, and each has its function here: how q differs from p (`spend`), which words lend to which (`place` and
+`lend`), and when, along the point that draws V, a loan is used (`slot_channel`).
+"""
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.word_maps import word_loads
+from wm_env.limits import distance_masses
+from wm_env.tree import Floats, Ints
+
+_ROUNDING = 1e-13
+_SWEEPS = 3
+_TIE_BREAK = 1e-9
+
+
+def spend(cover: Floats, words: Ints, message_bits: int, budget: Floats) -> Floats:
+    """The law q with TV(q, p) = budget that is decoded rightly most often, shape (N, Q), rows sum to 1.
+
+    Mass is taken from candidates above 2^-l, cut down to a common level, and only then from words whose candidates exceed
+    2^-l together, which shared dither can help as well. It goes to the candidates of words with less than 2^-l, the
+    fullest of these first. Inside a word mass is taken and given in proportion. Every unit of total variation turns
+    one unit of wrongly decoded mass into right mass.
+
+    Args:
+        cover: p(x|s), shape (N, Q).
+        words: word of every candidate, shape (N, Q), -1 where the cover is 0.
+        message_bits: l.
+        budget: total variation of every state, shape (N,), at most what its words can use.
+    """
+    cap = 2.0**-message_bits
+    loads = word_loads(words, cover, message_bits)
+    order = np.argsort(-loads, axis=1, kind="stable")
+    room = np.take_along_axis(np.where(loads > 0, np.maximum(cap - loads, 0), 0), order, axis=1)
+    given = np.empty_like(loads)
+    np.put_along_axis(given, order, np.clip(budget[:, None] - (room.cumsum(1) - room), 0, room), axis=1)
+    heavy = word_loads(np.where(cover > cap, words, -1), cover, message_bits)
+    lighter = np.where(heavy > 0, _cut_down(heavy, cap, budget), loads)
+    rest = np.maximum(budget - (loads - lighter).sum(1), 0)
+    after = _cut_down(lighter, cap, rest) + given
+    factor = np.divide(after, loads, out=np.zeros_like(loads), where=loads > 0)
+    return np.where(words >= 0, cover * np.take_along_axis(factor, np.maximum(words, 0), axis=1), 0)
+
+
+def _cut_down(loads: Floats, cap: float, budget: Floats) -> Floats:
+    """Loads lowered to a common level, at least `cap`, that takes `budget` (N,) from every row, or all above `cap`."""
+    fullest_first = np.sort(loads, axis=1)[:, ::-1]
+    level = ((fullest_first.cumsum(1) - budget[:, None]) / np.arange(1, loads.shape[1] + 1)).max(1, keepdims=True)
+    return np.minimum(loads, np.maximum(level, cap))
+
+
+def lend(loads: Floats) -> Floats:
+    """F(v, w), the mass of the candidates of word v that is sent for word w, shape (N, 2^l, 2^l), zero diagonal.
+
+    Every word is sent with mass 2^-l in the end. The excess of v goes to the nearest words with room: its partner
+    v xor e for e = 1, 2, 4, ..., then for e of two bits, and so on, one after the other, so that it fills few words.
+    """
+    count = loads.shape[1]
+    word = np.arange(count)
+    flows = np.zeros((len(loads), count, count))
+    for mask, flow in _loans(loads):
+        flows[:, word, word ^ mask] = flow
+    return flows
+
+
+def _loans(loads: Floats) -> Iterator[tuple[int, Floats]]:
+    """The loans of every word to its partner word xor e, shape (N, 2^l), for one e after the other."""
+    count = loads.shape[1]
+    word = np.arange(count)
+    excess, room = np.maximum(loads - 1 / count, 0), np.maximum(1 / count - loads, 0)
+    for mask in sorted(range(1, count), key=lambda mask: (mask.bit_count(), mask)):
+        flow = np.minimum(excess, room[:, word ^ mask])
+        excess = excess - flow
+        room = room - flow[:, word ^ mask]
+        yield mask, flow
+
+
+def _wrong_bits(loads: Floats) -> Floats:
+    """Expected number of wrong bits of the loans, shape (N,)."""
+    wrong = np.zeros(len(loads))
+    for mask, flow in _loans(loads):
+        wrong += mask.bit_count() * flow.sum(1)
+    return wrong
+
+
+def place(loads: Floats, pinned: NDArray[np.bool_]) -> Ints:
+    """New numbers for the words such that loans go to Hamming neighbours, shape (N, 2^l), a permutation in every row.
+
+    Two starts, the better one for each state: the fullest words far from each other, or the fullest at 0 with the
+    emptiest around it. Then pairs are swapped while the expected number of wrong bits shrinks, at most three times
+    through all pairs.
+
+    Args:
+        loads: mass of every word, shape (N, 2^l).
+        pinned: words that must keep their number, shape (N, 2^l).
+    """
+    count = loads.shape[1]
+    free = ~pinned.any(1)
+    best = np.tile(np.arange(count), (len(loads), 1))
+    least_wrong = np.full(len(loads), np.inf)
+    for places in (_far_apart(count), _far_from_zero(count)):
+        word_at = np.tile(np.arange(count), (len(loads), 1))
+        word_at[np.ix_(free, places)] = np.argsort(-loads[free], axis=1, kind="stable")
+        wrong = _swap_pairs(loads, pinned, word_at)
+        better = wrong < least_wrong - _ROUNDING
+        best[better], least_wrong[better] = word_at[better], wrong[better]
+    return np.argsort(best, axis=1)
+
+
+def _far_apart(count: int) -> list[int]:
+    """The numbers 0..count - 1 in an order that keeps the first ones as far from each other as possible."""
+    number = np.arange(count)
+    distance = np.bitwise_count(number[:, None] ^ number)
+    chosen = [0]
+    while len(chosen) < count:
+        chosen.append(int(distance[chosen].min(0).argmax()))
+    return chosen
+
+
+def _far_from_zero(count: int) -> list[int]:
+    """The number 0, then the others from the farthest to the nearest."""
+    return [0, *sorted(range(1, count), key=lambda number: -number.bit_count())]
+
+
+def _swap_pairs(loads: Floats, pinned: NDArray[np.bool_], word_at: Ints) -> Floats:
+    """Swap pairs in `word_at` (N, 2^l), the word at every number, where it helps; returns the wrong bits, shape (N,)."""
+    count = loads.shape[1]
+    bits = count.bit_length() - 1
+    bound = distance_masses(loads, bits) @ np.arange(bits + 1)
+    wrong = _wrong_bits(np.take_along_axis(loads, word_at, axis=1))
+    for first, second in [*combinations(range(count), 2)] * _SWEEPS:
+        rows = np.nonzero(wrong > bound + _ROUNDING)[0]
+        rows = rows[~pinned[rows, word_at[rows, first]] & ~pinned[rows, word_at[rows, second]]]
+        trial = word_at[rows]
+        trial[:, [first, second]] = trial[:, [second, first]]
+        changed = _wrong_bits(np.take_along_axis(loads[rows], trial, axis=1))
+        better = changed < wrong[rows] - _ROUNDING
+        word_at[rows[better]] = trial[better]
+        wrong[rows[better]] = changed[better]
+    return wrong
+
+
+def slot_channel(law: Floats, words: Ints, flows: Floats, slots: int) -> Floats:
+    """P(x | w, j), shape (N, 2^l, J, Q): word w, and slot j of J equal parts of the point that draws V.
+
+    The average over w and j is q, and the average over j alone realises the loans. Along the slots the candidate that
+    a word lends is used last, and its loans early, one after the other: a decoder that knows the slot (shared dither)
+    never meets both at once, as in McNaughton's wrap-around rule. Loans are spread over their time: no slot is as sure
+    of them as a slot of their own word, so that likelihoods point to the own word.
+
+    Args:
+        law: q(x|s), shape (N, Q).
+        words: word of every candidate, shape (N, Q), -1 where the law is 0.
+        flows: F(v, w), see `lend`.
+        slots: J >= 1.
+    """
+    count = flows.shape[1]
+    lent = flows.sum(2)
+    own = np.maximum(words, 0)
+    cut = _cut(law, words, lent)
+    kept = law - cut
+    share = np.divide(cut, np.take_along_axis(lent, own, axis=1), out=np.zeros_like(cut), where=cut > 0)
+    loans = _loan_slots(flows, word_loads(words, np.where(cut > 0, kept, 0), count.bit_length() - 1), slots)
+    own_slots = _own_slots(kept, words, cut > 0, 1 / slots - loans.sum(1))
+    channel = np.take_along_axis(loans, own[:, :, None, None], axis=1) * share[:, :, None, None]
+    state, place_ = np.nonzero(words >= 0)
+    channel[state, place_, words[state, place_]] += own_slots[state, place_]
+    channel = np.moveaxis(channel, 1, 3)
+    return channel / channel.sum(3, keepdims=True)
+
+
+def break_ties(channel: Floats, lending: NDArray[np.bool_]) -> Floats:
+    """The channel with every word replaced, with probability 1e-9, by word xor e, P(e) proportional to l - |e|.
+
+    Words that send the same heavy candidate for sure are equally likely when it arrives. Now the likeliest is the one
+    with the smallest sum of Hamming distances to the others, which leaves the fewest wrong bits, and every decoder
+    finds it. The average law stays what it is, since xor permutes the words.
+
+    Args:
+        channel: P(x | w, j), shape (N, 2^l, J, Q).
+        lending: states to which it applies, shape (N,): those that err anyway.
+    """
+    word = np.arange(channel.shape[1])
+    near = (len(word).bit_length() - 1 - np.bitwise_count(word[:, None] ^ word)).astype(np.float64)
+    some = channel[lending]
+    near_words = np.tensordot(near / near[0].sum(), some, (1, 1)).swapaxes(0, 1)
+    broken = channel.copy()
+    broken[lending] = (1 - _TIE_BREAK) * some + _TIE_BREAK * near_words
+    return broken
+
+
+def _cut(law: Floats, words: Ints, lent: Floats) -> Floats:
+    """The mass that every candidate gives to its word's loans, the largest candidate first, shape (N, Q)."""
+    order = np.argsort(-law, axis=1, kind="stable")
+    mass, word = np.take_along_axis(law, order, axis=1), np.take_along_axis(words, order, axis=1)
+    wanted = np.take_along_axis(lent, np.maximum(word, 0), axis=1) - _before(mass, word, lent.shape[1])
+    cut = np.empty_like(law)
+    np.put_along_axis(cut, order, np.clip(wanted, 0, mass), axis=1)
+    return cut
+
+
+def _before(mass: Floats, words: Ints, count: int) -> Floats:
+    """Mass of the earlier candidates of the same word, shape (N, Q); 0 where there is no word."""
+    by_word = np.where(words[:, :, None] == np.arange(count), mass[:, :, None], 0)
+    before: Floats = np.where(words[:, :, None] == np.arange(count), by_word.cumsum(1) - by_word, 0).sum(2)
+    return before
+
+
+def _loan_slots(flows: Floats, kept: Floats, slots: int) -> Floats:
+    """How much of slot j the loan of v takes in w, shape (N, 2^l, 2^l, J), in units of a whole word.
+
+    Args:
+        flows: F(v, w).
+        kept: mass of the lent candidates that stays with their own word, at its end, shape (N, 2^l).
+        slots: J.
+    """
+    count = flows.shape[1]
+    lent = flows.sum(2, keepdims=True)
+    apart = np.floor(slots * (1 - count * kept) + _ROUNDING)[:, :, None] / slots
+    part = np.divide(flows, lent, out=np.zeros_like(flows), where=lent > 0)
+    start = np.where(apart > 0, apart * (part.cumsum(2) - part), 0)
+    end = np.where(apart > 0, start + apart * part, 1)
+    edge = np.arange(slots + 1) / slots
+    inside = np.clip(np.minimum(end[..., None], edge[1:]) - np.maximum(start[..., None], edge[:-1]), 0, None)
+    length = (end - start)[..., None]
+    taken = np.divide(count * flows[..., None] * inside, length, out=np.zeros_like(inside), where=length > 0)
+    crowded = taken.sum(1).max(-1) > 1 / slots + _ROUNDING
+    return np.where(crowded[:, None, :, None], count * flows[..., None] / slots, taken)
+
+
+def _own_slots(kept: Floats, words: Ints, last: NDArray[np.bool_], room: Floats) -> Floats:
+    """How much of slot j a candidate takes in its own word, shape (N, Q, J), in units of a whole word.
+
+    The candidates of a word follow each other through what loans leave of its slots, those of `last` at the end.
+
+    Args:
+        kept: mass in the own word, shape (N, Q).
+        words: shape (N, Q).
+        last: shape (N, Q).
+        room: what loans leave of slot j of w, shape (N, 2^l, J).
+    """
+    count = room.shape[1]
+    order = np.argsort(last, axis=1, kind="stable")
+    length = count * np.take_along_axis(kept, order, axis=1)
+    word = np.take_along_axis(words, order, axis=1)
+    start = _before(length, word, count)[..., None]
+    edge = np.concatenate([np.zeros_like(room[..., :1]), room.cumsum(2)], axis=2)
+    edge = np.take_along_axis(edge, np.maximum(word, 0)[..., None], axis=1)
+    inside = np.clip(np.minimum(start + length[..., None], edge[..., 1:]) - np.maximum(start, edge[..., :-1]), 0, None)
+    taken = np.empty_like(inside)
+    np.put_along_axis(taken, order[..., None], inside, axis=1)
+    return taken
