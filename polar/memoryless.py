@@ -1,104 +1,33 @@
 """Polar Gelfand-Pinsker coding of n independent tokens: Theorem 1 at block lengths where it starts to hold.
 
-The law of one token is a `BlockLaw` P(s) P(u|s) W(x|u,s). A label U of M values is a word of bit levels, most
-significant first, and every level has its own polar code, conditioned on the levels before it. The encoder has all of
-S^n, the decoder what it received and the key. A position i of V = U G, at one level, is
+The index sets are those of `polar.index_sets`. All forced bits are uniform for whoever lacks the key, so the induced
+law is the same for every message.
 
-* in the message set: V_i nearly uniform given V^{i-1} and S^n, and nearly determined by V^{i-1} and what is received;
-* in the key set: nearly uniform given S^n, but not decodable: fixed to key bits that the decoder has;
-* drawn otherwise, from P(V_i | V^{i-1}, S^n). A drawn position that the decoder cannot decode is called undecodable; a
-  law for which the number of these matters would need chaining, which is not done here.
+A forced bit may meet a dead end: V^{i-1} and S^n determine V_i, and it is the other value. The encoder then sends what
+the state allows and loses the bit; it never sends a token that the cover would not. Two remedies, both optional:
+
+* look-ahead: several drafts of the frame, see `polar.successive.fill`;
+* salt: the first message bits of a level carry a number, and a mask made from that number is added to the rest. The
+  encoder tries the numbers in turn until a level has no dead end. The decoder reads the number and takes the mask off.
+
+For an erasure law (every bit is uniform or determined given S^n) the law of the encoder is then still exactly the
+cover: whatever it does commutes with moving from one word that the state allows to another, and the pad makes all of
+them equally likely.
 """
 
-import math
+import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from polar.density_evolution import Polarisation, polarise
-from polar.successive import CERTAIN, decide, fill
-from polar.transform import polar_transform
-from wm_env.files import fingerprint, write_atomically
-from wm_env.law import BlockLaw, symbol_label_probs
-from wm_env.tensors import FileFormat, read_tensors, write_tensors
+from polar.index_sets import Bools, Floats, IndexSets, Ints, TokenCode
+from polar.successive import decide, fill
+from polar.transform import label_words, polar_transform
+from wm_env.law import BlockLaw
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.integer]
-Bools = NDArray[np.bool_]
-
-SPECTRUM_FORMAT = FileFormat(kind="covert-watermark polarisation", version=1)
-
-
-@dataclass(frozen=True)
-class Level:
-    """One bit level of the label as one side sees it; index [a, prefix of the earlier levels].
-
-    Attributes:
-        llr: ln P(bit = 0 | a, prefix) - ln P(bit = 1 | a, prefix), shape (A, 2^k).
-        mass: P(a, prefix), shape (A, 2^k), sums to 1.
-    """
-
-    llr: Floats
-    mass: Floats
-
-
-@dataclass(frozen=True)
-class TokenCode:
-    """The law of one token, and what each side knows of its label, level by level.
-
-    Attributes:
-        law: P(s), P(u|s), W(x|u,s) of one token.
-        encoder: levels given the state.
-        decoder: levels given the received symbol.
-    """
-
-    law: BlockLaw
-    encoder: tuple[Level, ...]
-    decoder: tuple[Level, ...]
-
-
-@dataclass(frozen=True)
-class Spectrum:
-    """How every position of every level polarises; arrays of shape (levels, n).
-
-    Attributes:
-        deficit: 1 - H(V_i | V^{i-1}, S^n), bits.
-        certain: probability that V^{i-1} and S^n determine V_i.
-        decoder_entropy: H(V_i | V^{i-1}, Y^n), bits.
-    """
-
-    deficit: Floats
-    certain: Floats
-    decoder_entropy: Floats
-
-
-@dataclass(frozen=True)
-class IndexSets:
-    """What every position of V is used for; masks of shape (levels, n). The rest is drawn.
-
-    Attributes:
-        message: message bits, one-time-padded with key bits.
-        key: fixed to further key bits.
-        undecodable: drawn positions that the decoder cannot decode.
-    """
-
-    message: Bools
-    key: Bools
-    undecodable: Bools
-
-    @property
-    def message_bits(self) -> int:
-        """Message bits per frame."""
-        return int(self.message.sum())
-
-    @property
-    def key_bits(self) -> int:
-        """Key bits per frame: the pad of the message, then the fixed positions."""
-        return self.message_bits + int(self.key.sum())
+Bits = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -112,101 +41,6 @@ class Sent:
 
     symbols: NDArray[np.int64]
     dead_ends: NDArray[np.int64]
-
-
-def token_code(law: BlockLaw, channel: Tensor | None = None) -> TokenCode:
-    """Split the label of `law` into bit levels for the encoder and for a decoder behind P(y|x) = `channel`.
-
-    Args:
-        law: one token: P(s), P(u|s), W(x|u,s), symbols.
-        channel: shape (symbols, Y), rows sum to 1; None where the decoder sees X itself.
-    """
-    given_state = law.state_probs[:, None] * law.p_label
-    given_symbol = symbol_label_probs(law)
-    received = given_symbol if channel is None else channel.T @ given_symbol
-    return TokenCode(law, _levels(given_state.numpy()), _levels(received.numpy()))
-
-
-def spectrum(code: TokenCode, log_length: int, cache: Path | None = None) -> Spectrum:
-    """Polarise n = 2^log_length tokens; with a cache folder the result is kept there under its fingerprint.
-
-    Raises:
-        ValueError: a cached file is damaged.
-        OSError: the cache folder cannot be written.
-    """
-    sides = {"encoder": code.encoder, "decoder": code.decoder}
-    atoms = {
-        f"{side}.{number}.{part}": array
-        for side, levels in sides.items()
-        for number, level in enumerate(levels)
-        for part, array in (("llr", level.llr), ("mass", level.mass))
-    }
-    name = fingerprint(atoms, {"log_length": log_length, "version": SPECTRUM_FORMAT.version})
-    path = None if cache is None else cache / f"polarisation-{name[:16]}.safetensors"
-    if path is not None and path.exists():
-        arrays, _ = read_tensors(path, SPECTRUM_FORMAT)
-        return Spectrum(**arrays)
-    encoder = [_polarise_level(level, log_length) for level in code.encoder]
-    decoder = [_polarise_level(level, log_length) for level in code.decoder]
-    arrays = {
-        "deficit": np.stack([level.deficit for level in encoder]),
-        "certain": np.stack([level.certain for level in encoder]),
-        "decoder_entropy": np.stack([level.entropy for level in decoder]),
-    }
-    if path is not None:
-        write_atomically(
-            path, lambda temporary: write_tensors(temporary, SPECTRUM_FORMAT, arrays, {"fingerprint": name})
-        )
-    return Spectrum(**arrays)
-
-
-def choose_sets(polarised: Spectrum, message_bits: int, decoding_budget: float = 1e-3) -> IndexSets:
-    """The `message_bits` decodable positions of all levels that are nearest to uniform given the state.
-
-    A position is decodable as long as the entropies of all decodable ones sum to at most `decoding_budget` bits. Any
-    other is fixed to a key bit where that is the lesser evil: 1 - H given the state below H given what is received.
-
-    Raises:
-        ValueError: fewer decodable positions than message bits.
-    """
-    shape = polarised.deficit.shape
-    decodable = _cheapest(polarised.decoder_entropy, decoding_budget)
-    candidates = np.flatnonzero(decodable)
-    if not 0 <= message_bits <= len(candidates):
-        raise ValueError(f"{message_bits} message bits asked for, {len(candidates)} positions are decodable")
-    deficit = polarised.deficit.reshape(-1)
-    chosen = candidates[np.argsort(deficit[candidates], kind="stable")[:message_bits]]
-    message = np.zeros(deficit.shape, dtype=np.bool_)
-    message[chosen] = True
-    key = ~decodable & (deficit < polarised.decoder_entropy.reshape(-1))
-    undecodable = ~decodable & ~key
-    return IndexSets(message.reshape(shape), key.reshape(shape), undecodable.reshape(shape))
-
-
-def message_bits_within(polarised: Spectrum, budget: float, decoding_budget: float = 1e-3) -> int:
-    """The largest message length whose positions miss at most `budget` bits of uniformity, sum of 1 - H."""
-    decodable = _cheapest(polarised.decoder_entropy, decoding_budget)
-    return int((np.sort(polarised.deficit.reshape(-1)[decodable]).cumsum() <= budget).sum())
-
-
-def divergence(polarised: Spectrum, sets: IndexSets) -> float:
-    """D(cover || law of the encoder without look-ahead) in bits, on (S^n, U^n), and so at least that on (S^n, X^n).
-
-    The sum of 1 - H over the forced positions, less the cases where V_i is determined: the encoder then sends what the
-    cover would. An upper bound as far as the entropies of the spectrum are lower bounds; 0 for erasure laws.
-    """
-    forced = sets.message | sets.key
-    return float(np.maximum(polarised.deficit - polarised.certain, 0)[forced].sum())
-
-
-def variation_bound(divergence_bits: float) -> float:
-    """Pinsker: total variation <= sqrt(D ln(2) / 2), D in bits; at most 1. With a uniform pad, for every message."""
-    return min(1.0, math.sqrt(divergence_bits * math.log(2) / 2))
-
-
-def expected_dead_ends(polarised: Spectrum, sets: IndexSets) -> float:
-    """Dead ends of a frame on average, without look-ahead: a determined bit differs from a uniform one half the time."""
-    return float(polarised.certain[sets.message | sets.key].sum()) / 2
 
 
 def draw_states(code: TokenCode, frames: int, length: int, generator: torch.Generator) -> Ints:
@@ -238,76 +72,79 @@ def encode(
     Raises:
         ValueError: shapes that do not fit the sets.
     """
-    padded, fixed = _split_key(sets, messages, keys)
+    _check_bits("messages", messages, (len(states), sets.message_bits))
+    _check_bits("keys", keys, (len(states), sets.key_bits))
     prefix = np.zeros(states.shape, dtype=np.int64)
     dead_ends = np.zeros(len(states), dtype=np.int64)
     for number, level in enumerate(code.encoder):
-        forced = sets.message[number] | sets.key[number]
-        values = _forced_values(sets, number, padded, fixed)
-        filled = fill(level.llr[states, prefix], forced, values, generator, particles)
-        dead_ends += filled.dead_ends
-        prefix = 2 * prefix + filled.word
+        message = messages[:, _payload_slice(sets, number)]
+        word, lost = _fill_level(level.llr[states, prefix], sets, number, message, keys, generator, particles)
+        dead_ends += lost
+        prefix = 2 * prefix + word
     return Sent(_draw_symbols(code.law, states, prefix, generator), dead_ends)
 
 
-def decode(code: TokenCode, sets: IndexSets, received: Ints, keys: Ints) -> NDArray[np.uint8]:
+def decode(code: TokenCode, sets: IndexSets, received: Ints, keys: Ints) -> Bits:
     """The messages of received symbols Y^n of shape (F, n), shape (F, message_bits).
 
     Raises:
         ValueError: shapes that do not fit the sets.
     """
-    pad, fixed = _split_key(sets, np.zeros((len(received), sets.message_bits), dtype=np.uint8), keys)
+    _check_bits("keys", keys, (len(received), sets.key_bits))
     prefix = np.zeros(received.shape, dtype=np.int64)
-    parts = []
+    messages: list[Bits] = []
     for number, level in enumerate(code.decoder):
-        key = sets.key[number]
-        known = fixed[:, _level_slice(sets.key, number)]
-        word = decide(level.llr[received, prefix], key, known)
-        parts.append(polar_transform(word)[:, sets.message[number]])
+        pad, fixed = _level_key(sets, number, keys)
+        word = decide(level.llr[received, prefix], sets.key[number], fixed)
+        bits = polar_transform(word)[:, sets.message[number]] ^ pad
+        salt, rest = np.split(bits, [sets.salts[number]], axis=1)
+        numbers = salt @ (1 << np.arange(salt.shape[1])[::-1])
+        masks = [_mask(number, int(value), rest.shape[1]) for value in numbers]
+        messages.append(rest ^ np.stack(masks))
         prefix = 2 * prefix + word
-    decoded: NDArray[np.uint8] = np.concatenate(parts, 1) ^ pad.astype(np.uint8)
-    return decoded
+    return np.concatenate(messages, 1)
 
 
-def _levels(joint: Floats) -> tuple[Level, ...]:
-    """Bit levels of P(a, u), shape (A, M); labels beyond M have probability 0."""
-    count = max(1, (joint.shape[1] - 1).bit_length())
-    padded = np.pad(joint, ((0, 0), (0, 2**count - joint.shape[1])))
-    levels = []
-    for number in range(count):
-        halves = padded.reshape(len(joint), 2**number, 2, -1).sum(-1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            llr = np.nan_to_num(np.diff(-np.log(halves))[..., 0], nan=0.0, posinf=CERTAIN, neginf=-CERTAIN)
-        levels.append(Level(np.clip(llr, -CERTAIN, CERTAIN), halves.sum(-1)))
-    return tuple(levels)
+def _fill_level(
+    llr: Floats,
+    sets: IndexSets,
+    number: int,
+    message: Ints,
+    keys: Ints,
+    generator: torch.Generator,
+    particles: int,
+) -> tuple[Bits, NDArray[np.int64]]:
+    """The words U of one level, shape (F, n), and their dead ends, shape (F,): one salt after another."""
+    pad, fixed = _level_key(sets, number, keys)
+    salt_bits = sets.salts[number]
+    words = np.empty(llr.shape, dtype=np.uint8)
+    dead_ends = np.empty(len(llr), dtype=np.int64)
+    pending = np.arange(len(llr))
+    for salt in range(2**salt_bits):
+        masked = message[pending] ^ _mask(number, salt, message.shape[1])
+        salted = np.hstack((np.tile(label_words(np.array(salt), salt_bits), (len(pending), 1)), masked))
+        values = _forced_values(sets, number, salted ^ pad[pending], fixed[pending])
+        forced = sets.message[number] | sets.key[number]
+        filled = fill(llr[pending], forced, values, generator, particles)
+        words[pending], dead_ends[pending] = filled.word, filled.dead_ends
+        pending = pending[filled.dead_ends > 0]
+        if not len(pending):
+            break
+    return words, dead_ends
 
 
-def _polarise_level(level: Level, log_length: int) -> Polarisation:
-    crossover = 1 / (1 + np.exp(np.abs(level.llr)))
-    crossover[np.abs(level.llr) == CERTAIN] = 0.0
-    # Equal atoms act alike: the Corollary's thousands of states become two.
-    values, place = np.unique(crossover.reshape(-1), return_inverse=True)
-    probs: Floats = np.bincount(place, level.mass.reshape(-1))
-    return polarise(values, probs, log_length)
+def _mask(level: int, salt: int, length: int) -> Bits:
+    """The public mask of a salt, `length` bits; salt 0 leaves the message as it is."""
+    if salt == 0:
+        return np.zeros(length, dtype=np.uint8)
+    stream = hashlib.shake_256(f"covert-watermark salt {level} {salt}".encode()).digest((length + 7) // 8)
+    return np.unpackbits(np.frombuffer(stream, dtype=np.uint8), count=length)
 
 
-def _cheapest(costs: Floats, budget: float) -> Bools:
-    """Flat mask of the cheapest positions whose costs sum to at most `budget`."""
-    flat = costs.reshape(-1)
-    order = np.argsort(flat, kind="stable")
-    mask = np.zeros(flat.shape, dtype=np.bool_)
-    mask[order[flat[order].cumsum() <= budget]] = True
-    return mask
-
-
-def _split_key(sets: IndexSets, messages: Ints, keys: Ints) -> tuple[Ints, Ints]:
-    """The padded message, shape (F, message_bits), and the bits of the key set, shape (F, key_bits - message_bits)."""
-    frames, bits = len(messages), sets.message_bits
-    if messages.shape != (frames, bits) or keys.shape != (frames, sets.key_bits):
-        raise ValueError(
-            f"messages {messages.shape} and keys {keys.shape} must be {bits} and {sets.key_bits} bits a frame"
-        )
-    return messages ^ keys[:, :bits], keys[:, bits:]
+def _level_key(sets: IndexSets, number: int, keys: Ints) -> tuple[Ints, Ints]:
+    """The pad of one level's message positions, shape (F, positions), and the bits of its key positions."""
+    pad, fixed = np.split(keys, [int(sets.message.sum())], axis=1)
+    return pad[:, _level_slice(sets.message, number)], fixed[:, _level_slice(sets.key, number)]
 
 
 def _level_slice(mask: Bools, number: int) -> slice:
@@ -316,12 +153,24 @@ def _level_slice(mask: Bools, number: int) -> slice:
     return slice(before, before + int(mask[number].sum()))
 
 
-def _forced_values(sets: IndexSets, number: int, padded: Ints, fixed: Ints) -> NDArray[np.uint8]:
+def _payload_slice(sets: IndexSets, number: int) -> slice:
+    """Where the message bits of one level lie in the message."""
+    positions = _level_slice(sets.message, number)
+    before = positions.start - sum(sets.salts[:number])
+    return slice(before, before + positions.stop - positions.start - sets.salts[number])
+
+
+def _forced_values(sets: IndexSets, number: int, padded: Ints, fixed: Ints) -> Bits:
     """Values of the forced positions of one level in the order of the positions."""
     word = np.zeros((len(padded), sets.message.shape[1]), dtype=np.uint8)
-    word[:, sets.message[number]] = padded[:, _level_slice(sets.message, number)]
-    word[:, sets.key[number]] = fixed[:, _level_slice(sets.key, number)]
+    word[:, sets.message[number]] = padded
+    word[:, sets.key[number]] = fixed
     return word[:, sets.message[number] | sets.key[number]]
+
+
+def _check_bits(name: str, bits: Ints, shape: tuple[int, int]) -> None:
+    if bits.shape != shape:
+        raise ValueError(f"{name} must have shape {shape} (frames, bits), got {bits.shape}")
 
 
 def _draw_symbols(law: BlockLaw, states: Ints, labels: Ints, generator: torch.Generator) -> NDArray[np.int64]:
