@@ -1,6 +1,7 @@
 """Evaluate a trained law as a code: error rates, total variation, limits, tables and figures."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -37,9 +38,9 @@ class Options:
     """Output folder; evaluation/ in the run folder if left out."""
 
 
-def main() -> int:
-    """Parse and evaluate; returns the exit code: 0 done, 2 bad input."""
-    options = tyro.cli(Options, config=(tyro.conf.FlagCreatePairsOff,))
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse (the command line by default) and evaluate; returns the exit code: 0 done, 2 bad input."""
+    options = tyro.cli(Options, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
     # Imported only now, so that --help does not wait for torch.
     from polar.run_evaluation import Request, evaluate_run, newest_run
 

@@ -1,0 +1,143 @@
+"""evaluate.py as a command, and what it does with requests that cannot be met."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_laws import random_law
+
+from polar.construction import chain_entropies, threshold_set
+from polar.keys import theorem_key_bits
+from polar.run_evaluation import Request, newest_run, resolve, with_threshold_sets
+from wm_env.law import save_law
+from wm_env.synthetic import synthetic_tree
+from wm_env.tree import save_tree
+
+ROOT = Path(__file__).parent.parent
+TREE = synthetic_tree(2, 2, 4, 4, 1.5, overlap=0.5, seed=1)
+LAW = random_law(TREE, 16, 1)
+REQUEST = Request((), (1, 2), ("map",), ("path",), ("frozen",), None, 0, 0)
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "runs" / "one"
+    save_tree(TREE, folder / "tree.safetensors")
+    save_law(LAW, folder / "law.safetensors")
+    return folder
+
+
+def load_command():
+    spec = importlib.util.spec_from_file_location("evaluate", ROOT / "evaluate.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["evaluate"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+COMMAND = load_command()
+
+
+@pytest.fixture
+def refuse(capsys):
+    """Run the command on bad input; it must say why in one line."""
+
+    def call(*arguments):
+        assert COMMAND.main([str(argument) for argument in arguments]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ")
+        assert len(error.splitlines()) == 1
+        return error
+
+    return call
+
+
+def test_command_writes_results_and_figures_of_the_newest_run(run):
+    done = subprocess.run(
+        [sys.executable, ROOT / "evaluate.py", "--transmissions", "100"],
+        capture_output=True,
+        text=True,
+        cwd=run.parent.parent,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    content = json.loads((run / "evaluation" / "results.json").read_text())
+    assert content["tree"] == TREE.fingerprint
+    assert {point["message_bits"] for point in content["operating_points"]} == {1, 2, 3, 4}
+    assert {path.name for path in (run / "evaluation").iterdir()} == {"results.json", "ber.png", "tv.png"}
+    for heading in ("Error rates", "Total variation", "One-shot limits"):
+        assert heading in done.stdout
+
+
+def test_bad_input_is_one_line_and_exit_code_two(run, tmp_path, monkeypatch, refuse):
+    assert "no such run folder" in refuse(tmp_path / "nowhere")
+    assert "carries 1 to 4" in refuse(run, "--message-bits", 5)
+    assert "power of two" in refuse(run, "--keys", 3)
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert str(blocked) in refuse(run, "--out", blocked / "out")
+    monkeypatch.chdir(run)
+    assert "train.py" in refuse()
+    assert not (run / "evaluation" / "results.json").exists()
+
+
+def test_damaged_and_foreign_files_are_refused(run, refuse):
+    whole = (run / "law.safetensors").read_bytes()
+    (run / "law.safetensors").write_bytes(whole[: len(whole) // 2])
+    assert "damaged or cut short" in refuse(run)
+    other = synthetic_tree(2, 2, 4, 4, 1.5, seed=2)
+    save_law(random_law(other, 16, 1), run / "law.safetensors")
+    assert "was made for tree" in refuse(run)
+    (run / "law.safetensors").unlink()
+    assert "no such covert-watermark law file" in refuse(run)
+
+
+def test_unknown_decoders_are_refused_by_the_parser(run):
+    with pytest.raises(SystemExit) as stopped:
+        COMMAND.main([str(run), "--decoder", "guess"])
+    assert stopped.value.code == 2
+
+
+def test_defaults_follow_the_law():
+    assert resolve(LAW, REQUEST).message_bits == (1, 2, 3, 4)
+    made_for_two = dataclasses.replace(LAW, message_sets=((0, 1), (2, 3, 1)))
+    assert resolve(made_for_two, REQUEST).message_bits == (1, 2)
+    with pytest.raises(ValueError, match="carries 1 to 2"):
+        resolve(made_for_two, dataclasses.replace(REQUEST, message_bits=(3,)))
+
+
+def test_keys_of_the_paper_are_two_to_the_information():
+    most = max(theorem_key_bits(block) for block in LAW.blocks)
+    assert resolve(LAW, dataclasses.replace(REQUEST, keys=("paper", 1))).keys == (2**most, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"message_bits": (0,)}, "carries"), ({"transmissions": -1}, "--transmissions"), ({"keys": ()}, "keys")],
+)
+def test_requests_that_make_no_sense(change, message):
+    with pytest.raises(ValueError, match=message):
+        resolve(LAW, dataclasses.replace(REQUEST, **change))
+
+
+def test_thresholds_choose_the_message_sets_of_all_blocks():
+    law = with_threshold_sets(LAW, 0.3, 0.99)
+    assert law.message_sets == tuple(threshold_set(chain_entropies(block, 4), 0.3, 0.99) for block in LAW.blocks)
+    with pytest.raises(ValueError, match="leave block 1 no message position"):
+        with_threshold_sets(LAW, 0.3, 0.0)
+
+
+def test_newest_run_is_the_one_with_the_latest_law(run, tmp_path):
+    assert newest_run(tmp_path / "runs") == run
+    other = tmp_path / "runs" / "a-later-one"
+    save_law(LAW, other / "law.safetensors")
+    os.utime(other / "law.safetensors", (2e9, 2e9))
+    assert newest_run(tmp_path / "runs") == other
+    with pytest.raises(FileNotFoundError, match="train one"):
+        newest_run(tmp_path)
