@@ -18,8 +18,9 @@ class Options:
 
     run: Annotated[Path | None, tyro.conf.Positional] = None
     """Run folder with tree.safetensors and law.safetensors; the newest under runs/ if left out."""
-    message_bits: tuple[int, ...] = ()
-    """l, message bits per block; 1 to 5 if left out, or as many as the law was made for."""
+    message_bits: tuple[int | Literal["auto"], ...] = ()
+    """l, message bits per block; 1 to 5 if left out, or as many as the law was made for. "auto": for every state the
+    most bits that meet --auto-error and --auto-tv."""
     keys: tuple[int | Literal["paper"], ...] = (1, 2, 4, 8, 16, 32, 64)
     """K, numbers of keys per block, powers of two; "paper" is 2^ceil(I(U;X|S))."""
     decoder: tuple[Literal["sc", "ml", "map"], ...] = ("sc", "ml", "map")
@@ -30,6 +31,10 @@ class Options:
     """Use of key bits beyond the message: fix further positions of V (the paper), or shift the encoder's draw."""
     thresholds: tuple[float, float] | None = None
     """T_epsilon T_delta in bits: take M* by the paper's thresholds on the entropies instead of by length."""
+    auto_error: float = 0.0
+    """Most block error of a state with "auto", as seen by a decoder that knows the state; 0 is exact."""
+    auto_tv: float = 0.0
+    """Most total variation that "auto" may add in a state to what the law itself spends there."""
     transmissions: int = 1000
     """Monte Carlo transmissions (texts) per operating point; 0 for none."""
     seed: int = 0
@@ -53,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             knowledge=options.knowledge,
             surplus=options.surplus,
             thresholds=options.thresholds,
+            auto_error=options.auto_error,
+            auto_variation=options.auto_tv,
             transmissions=options.transmissions,
             seed=options.seed,
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from polar.adaptive import AdaptivePoint
 from polar.evaluation import OperatingPoint
 from polar.report import variation_curves
 from wm_env.files import write_atomically
@@ -19,11 +20,16 @@ _DECODERS = {"sc": "successive (SC)", "ml": "maximum likelihood (ML)", "map": "m
 _KNOWLEDGE = {"marginal": "state unknown", "path": "earlier blocks known"}
 
 
-def ber_figure(points: Sequence[OperatingPoint], limits: Mapping[int, Limit], block_length: int) -> Figure:
+def ber_figure(
+    points: Sequence[OperatingPoint],
+    limits: Mapping[int, Limit],
+    block_length: int,
+    adapted: AdaptivePoint | None = None,
+) -> Figure:
     """Bit error rate against bits per token with a key as long as the message, one curve per decoder and knowledge.
 
     Where that key is missing the points with the longest key that only pads are shown. The limit is phi, below which
-    no code can be, at TV 0 and at TV 0.1.
+    no code of fixed length can be, at TV 0 and at TV 0.1. A star marks messages whose length follows the state.
     """
     figure, axes = _new_figure()
     shown = pad_only_points(points)
@@ -44,6 +50,11 @@ def ber_figure(points: Sequence[OperatingPoint], limits: Mapping[int, Limit], bl
         values = [limit.bit_error(budget) for limit in limits.values()]
         axes.plot(
             rates, values, color="black", linestyle=style, linewidth=1.2, label=f"limit of one block, TV {budget:g}"
+        )
+    if adapted is not None:
+        rate = adapted.mean_bits / block_length
+        axes.plot(
+            [rate], [adapted.ber], "*", color=COLOURS[3], markersize=12, clip_on=False, label="length follows the state"
         )
     axes.set_xlabel("rate (message bits per token)")
     axes.set_ylabel("bit error rate (fraction of message bits)")

@@ -1,8 +1,10 @@
 """The results of an evaluation: results.json, and plain tables for a terminal."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from polar.adaptive import AdaptivePoint
 from polar.evaluation import OperatingPoint
 from wm_env.files import fingerprint
 from wm_env.law import JointLaw
@@ -22,13 +24,20 @@ _NAMES: tuple[_Column, ...] = (
 
 
 def results(
-    tree: StateTree, law: JointLaw, points: Sequence[OperatingPoint], limits: Mapping[int, Limit]
+    tree: StateTree,
+    law: JointLaw,
+    points: Sequence[OperatingPoint],
+    limits: Mapping[int, Limit],
+    adapted: AdaptivePoint | None = None,
 ) -> dict[str, Any]:
     """The content of results.json: fingerprints, operating points and one-shot limits; `live` is empty here."""
+    rows = [point.as_json() for point in points]
+    if adapted is not None:
+        rows.append(_adaptive_row(adapted, tree.block_length))
     return {
         "tree": tree.fingerprint,
         "law": law_fingerprint(law),
-        "operating_points": [point.as_json() for point in points],
+        "operating_points": rows,
         "limits": [row for bits, limit in limits.items() for row in limit_rows(bits, limit, tree.block_length)],
         "live": None,
     }
@@ -136,7 +145,34 @@ def limit_table(limits: Mapping[int, Limit]) -> str:
     return _align(rows)
 
 
-def _measured(point: OperatingPoint) -> str:
+def adaptive_table(point: AdaptivePoint, block_length: int) -> str:
+    """Messages whose length follows the state, decoded along the path."""
+    lengths = ", ".join(f"{bits}: {share:.3f}" for bits, share in enumerate(point.share_by_length))
+    return "\n".join(
+        [
+            f"{point.mean_bits:.3f} bits per block, {point.mean_bits / block_length:.4f} bits per token; "
+            f"share of states by bits {lengths}",
+            f"BER {point.ber:.4f} (measured {_measured(point)}), BLER {point.bler:.4f}, TV mean {point.tv_mean:.4f}, "
+            f"TV max {point.tv_max:.4f}, TV text {_or_dash(point.tv_text)}, "
+            f"TV real model <= {_or_dash(point.tv_untruncated_bound)}",
+        ]
+    )
+
+
+def _adaptive_row(point: AdaptivePoint, block_length: int) -> dict[str, Any]:
+    return {
+        "message_bits": "auto",
+        "rate_bits_per_token": point.mean_bits / block_length,
+        "key_bits": point.longest,
+        "keys": 1 << point.longest,
+        "surplus_key": "none",
+        "decoder": "map",
+        "state_knowledge": "path",
+        **asdict(point),
+    }
+
+
+def _measured(point: OperatingPoint | AdaptivePoint) -> str:
     if point.ber_mc is None or point.ber_mc_ci95 is None:
         return "-"
     return f"{point.ber_mc:.4f} [{point.ber_mc_ci95[0]:.4f}, {point.ber_mc_ci95[1]:.4f}]"

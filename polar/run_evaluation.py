@@ -9,13 +9,14 @@ from typing import Literal
 
 import torch
 
+from polar.adaptive import AdaptiveSettings, evaluate_adaptive
 from polar.construction import chain_entropies, threshold_set
 from polar.covertness import average_entropy, retained_mass
 from polar.decoders import Decoder, Knowledge
 from polar.evaluation import EvaluationSettings, evaluate
 from polar.keys import Surplus, theorem_key_bits
 from polar.plots import ber_figure, pad_only_points, save_figure, variation_figure
-from polar.report import covertness_table, error_table, limit_table, results, variation_table
+from polar.report import adaptive_table, covertness_table, error_table, limit_table, results, variation_table
 from wm_env.coded import label_bits
 from wm_env.files import write_json
 from wm_env.information import measure, text_total_variation
@@ -32,12 +33,14 @@ _ALL_ROWS = 40
 class Request:
     """What to evaluate of a run; empty or None means the default of `evaluate.py`."""
 
-    message_bits: tuple[int, ...]
+    message_bits: tuple[int | Literal["auto"], ...]
     keys: tuple[int | Literal["paper"], ...]
     decoders: tuple[Decoder, ...]
     knowledge: tuple[Knowledge, ...]
     surplus: tuple[Surplus, ...]
     thresholds: tuple[float, float] | None
+    auto_error: float
+    auto_variation: float
     transmissions: int
     seed: int
 
@@ -69,22 +72,24 @@ def evaluate_run(run: Path, out: Path, request: Request) -> None:
     if request.thresholds is not None:
         law = with_threshold_sets(law, *request.thresholds)
     settings = resolve(law, request)
+    adaptive = AdaptiveSettings(request.auto_error, request.auto_variation, request.transmissions, request.seed)
     _check_writable(out)
     print(describe(tree, law))
     points = evaluate(tree, law, settings)
+    adapted = evaluate_adaptive(tree, law, adaptive) if "auto" in request.message_bits else None
     limits = {bits: tree_limit(tree, bits) for bits in settings.message_bits}
-    rows = points if len(points) <= _ALL_ROWS else pad_only_points(points)
-    title = (
-        ""
-        if len(rows) == len(points)
-        else f" with the longest key that only pads ({len(rows)} of {len(points)} points)"
-    )
-    print(f"\nError rates{title}\n{error_table(rows, limits)}")
+    rows, title = points, "Error rates"
+    if len(points) > _ALL_ROWS:
+        rows = pad_only_points(points)
+        title += f" with the longest key that only pads ({len(rows)} of {len(points)} points)"
+    print(f"\n{title}\n{error_table(rows, limits)}")
     print(f"\nTotal variation of the same points\n{covertness_table(rows)}")
     print(f"\nTotal variation, mean over messages, against the number of keys\n{variation_table(points)}")
+    if adapted is not None:
+        print(f"\nMessage length by state\n{adaptive_table(adapted, law.block_length)}")
     print(f"\nOne-shot limits of this tree at total variation budgets\n{limit_table(limits)}")
-    write_json(out / "results.json", results(tree, law, points, limits))
-    save_figure(ber_figure(points, limits, law.block_length), out / "ber.png")
+    write_json(out / "results.json", results(tree, law, points, limits, adapted))
+    save_figure(ber_figure(points, limits, law.block_length, adapted), out / "ber.png")
     save_figure(variation_figure(points, law.block_length), out / "tv.png")
     print(f"\n{out / 'results.json'}, ber.png, tv.png")
 
@@ -99,9 +104,11 @@ def resolve(law: JointLaw, request: Request) -> EvaluationSettings:
     room = min(label_bits(block.labels) for block in law.blocks)
     if law.message_sets is not None:
         room = min(room, *(len(positions) for positions in law.message_sets))
-    bits = request.message_bits or tuple(range(1, min(room, _DEFAULT_BITS) + 1))
+    bits = [bits for bits in request.message_bits if bits != "auto"] or range(1, min(room, _DEFAULT_BITS) + 1)
     if min(bits) < 1 or max(bits) > room:
         raise ValueError(f"--message-bits {' '.join(map(str, bits))}: this law carries 1 to {room} bits per block")
+    if not (0 <= request.auto_error <= 1 and 0 <= request.auto_variation <= 1):
+        raise ValueError("--auto-error and --auto-tv are probabilities, 0 to 1")
     if request.transmissions < 0:
         raise ValueError(f"--transmissions {request.transmissions}: a number of texts is needed, 0 for none")
     for name in ("keys", "decoders", "knowledge", "surplus"):

@@ -21,7 +21,7 @@ from wm_env.tree import save_tree
 ROOT = Path(__file__).parent.parent
 TREE = synthetic_tree(2, 2, 4, 4, 1.5, overlap=0.5, seed=1)
 LAW = random_law(TREE, 16, 1)
-REQUEST = Request((), (1, 2), ("map",), ("path",), ("frozen",), None, 0, 0)
+REQUEST = Request((), (1, 2), ("map",), ("path",), ("frozen",), None, 0.0, 0.0, 0, 0)
 
 
 @pytest.fixture

@@ -1,0 +1,223 @@
+"""Messages whose length follows the state: every state carries the most bits that it carries well enough.
+
+Both ends derive the lengths from the law, so nothing about them is sent. The decoder first decides on the state, from
+the symbols received so far, then reads the message with that state's length.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polar.codec import code_channel, encode
+from polar.construction import BlockCode, ChainEntropies, chain_entropies, length_set
+from polar.covertness import text_variation, untruncated_bound
+from polar.decoders import observations
+from polar.montecarlo import block_interval
+from wm_env.coded import label_bits
+from wm_env.information import total_variation
+from wm_env.law import BlockLaw, JointLaw, induced_cover
+from wm_env.tree import Ints, StateTree
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class AdaptiveSettings:
+    """How well a state must carry its message.
+
+    Attributes:
+        block_error: most error of a decoder that knows the state, in [0, 1].
+        extra_variation: most TV that the code may add in a state to what the law itself spends there, in [0, 1].
+        transmissions: Monte Carlo transmissions (texts), 0 for none.
+        seed: of the Monte Carlo.
+    """
+
+    block_error: float = 0.0
+    extra_variation: float = 0.0
+    transmissions: int = 1000
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class AdaptivePoint:
+    """What messages of adapted length achieve, with a pad as long as the message.
+
+    Attributes:
+        mean_bits: E[l], bits per block.
+        longest: the most bits of any state.
+        share_by_length: probability of the states with 0, 1, ..., longest bits.
+        ber: exact bit error rate: wrong bits over bits sent, all bits wrong where the decoder takes another length.
+        bler: exact probability that a block has another length or a wrong bit.
+        tv_mean: V(P~ Z, P Z), mean over blocks.
+        tv_max: its largest value over blocks.
+        tv_text: the same for whole texts; null where the sum is too large.
+        tv_untruncated_bound: bound on the TV against the text of the untruncated model.
+        ber_mc: bit error rate measured over the transmissions; null if there were none.
+        ber_mc_ci95: its 95 % interval.
+    """
+
+    mean_bits: float
+    longest: int
+    share_by_length: tuple[float, ...]
+    ber: float
+    bler: float
+    tv_mean: float
+    tv_max: float
+    tv_text: float | None
+    tv_untruncated_bound: float | None
+    ber_mc: float | None
+    ber_mc_ci95: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class AdaptiveCode:
+    """The code of one block: a length for every state, a message set for every length.
+
+    Attributes:
+        lengths: l(s), shape (N,).
+        codes: the code of every length 0, 1, ..., in that order.
+        channels: P(x | w, s) of the states with that length, shape (n, 2^l, Q) each, in the order of the states.
+    """
+
+    lengths: Ints
+    codes: tuple[BlockCode, ...]
+    channels: tuple[Tensor, ...]
+
+
+def evaluate_adaptive(tree: StateTree, law: JointLaw, settings: AdaptiveSettings) -> AdaptivePoint:
+    """Choose the lengths, enumerate all errors and total variations, and measure beside it."""
+    chains = [chain_entropies(block, law.block_length) for block in law.blocks]
+    sets = law.message_sets if law.message_sets is not None else (None,) * len(law.blocks)
+    codes = [
+        adapt_code(block, chain, chosen, settings)
+        for block, chain, chosen in zip(law.blocks, chains, sets, strict=True)
+    ]
+    decoded = [
+        decode_states(block, code, seen)
+        for block, code, seen in zip(law.blocks, codes, observations(tree, "path"), strict=True)
+    ]
+    exact = [adaptive_errors(*each) for each in zip(law.blocks, codes, decoded, strict=True)]
+    bits, wrong, blocks = (float(np.mean(values)) for values in zip(*exact, strict=True))
+    induced = [_induced(code) for code in codes]
+    variations = [
+        float(block.state_probs @ total_variation(sent, block.cover))
+        for block, sent in zip(law.blocks, induced, strict=True)
+    ]
+    text = text_variation(tree, [sent[:, None] for sent in induced])
+    measured = _measure(law, codes, decoded, settings)
+    longest = max(int(code.lengths.max()) for code in codes)
+    shares = [
+        np.bincount(code.lengths, weights=block.state_probs.numpy(), minlength=longest + 1)
+        for block, code in zip(law.blocks, codes, strict=True)
+    ]
+    return AdaptivePoint(
+        mean_bits=bits,
+        longest=longest,
+        share_by_length=tuple(np.mean(shares, axis=0).tolist()),
+        ber=wrong / bits if bits else 0.0,
+        bler=blocks,
+        tv_mean=float(np.mean(variations)),
+        tv_max=max(variations),
+        tv_text=text,
+        tv_untruncated_bound=untruncated_bound(tree, text),
+        ber_mc=None if measured is None else measured[0],
+        ber_mc_ci95=None if measured is None else measured[1],
+    )
+
+
+def adapt_code(
+    law: BlockLaw, chain: ChainEntropies, chosen: Sequence[int] | None, settings: AdaptiveSettings
+) -> AdaptiveCode:
+    """The longest message of every state of a block that meets the settings; 0 bits are always possible."""
+    share = total_variation(induced_cover(law), law.cover)
+    most = label_bits(law.labels) if chosen is None else len(chosen)
+    lengths = np.zeros(len(law.cover), dtype=np.int64)
+    codes, channels = [], []
+    for bits in range(most + 1):
+        message_set = length_set(chain, bits) if chosen is None else tuple(chosen[:bits])
+        code = BlockCode(len(chain.given_state), message_set)
+        channel = code_channel(law, code)[:, :, 0]
+        # What every candidate says of the other words: exactly 0 if no two words share a candidate.
+        error = (channel.sum(1) - channel.amax(1)).sum(1) / code.words
+        added = total_variation(channel.mean(1), law.cover) - share
+        good = (error <= settings.block_error + _ROUNDING) & (added <= settings.extra_variation + _ROUNDING)
+        lengths[good.numpy()] = bits
+        codes.append(code)
+        channels.append(channel)
+    return AdaptiveCode(lengths, tuple(codes), tuple(channel[lengths == bits] for bits, channel in enumerate(channels)))
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """What the decoder returns when candidate x is sent in state s: a length and a word, shape (N, Q) each."""
+
+    lengths: Ints
+    words: Ints
+
+
+def decode_states(law: BlockLaw, code: AdaptiveCode, observation: Tensor) -> _Decoded:
+    """Decide on (state, candidate) by the largest Z(s) P~(x|s) of all that look alike, then on its likeliest word."""
+    words = np.zeros(law.cover.shape, dtype=np.int64)
+    for bits, channel in enumerate(code.channels):
+        words[code.lengths == bits] = channel.argmax(1).numpy()
+    weight = (law.state_probs[:, None] * _induced(code)).numpy().reshape(-1)
+    seen = observation.numpy().reshape(-1)
+    order = np.argsort(weight, kind="stable")
+    order = order[seen[order] >= 0]
+    winner = np.zeros(int(seen.max()) + 1, dtype=np.int64)
+    winner[seen[order]] = order
+    decided = winner[np.maximum(seen, 0)].reshape(law.cover.shape)
+    return _Decoded(code.lengths[decided // law.cover.shape[1]], words.reshape(-1)[decided])
+
+
+def adaptive_errors(law: BlockLaw, code: AdaptiveCode, decoded: _Decoded) -> tuple[float, float, float]:
+    """(E[l], expected number of wrong bits, probability of a wrong block) of one block, exact."""
+    sent = wrong = blocks = 0.0
+    for bits, channel in enumerate(code.channels):
+        rows = code.lengths == bits
+        mass = (law.state_probs[torch.from_numpy(rows), None, None] * channel).numpy() / channel.shape[1]
+        difference = decoded.words[rows][:, None, :] ^ np.arange(1 << bits)[None, :, None]
+        lost = (decoded.lengths[rows] != bits)[:, None, :]
+        sent += bits * float(mass.sum())
+        wrong += float((mass * np.where(lost, bits, np.bitwise_count(difference))).sum())
+        blocks += float((mass * (lost | (difference != 0))).sum())
+    return sent, wrong, blocks
+
+
+def _induced(code: AdaptiveCode) -> Tensor:
+    """P~(x|s) of uniform words, shape (N, Q)."""
+    induced = torch.zeros(len(code.lengths), code.channels[0].shape[2], dtype=torch.float64)
+    for bits, channel in enumerate(code.channels):
+        induced[torch.from_numpy(code.lengths == bits)] = channel.mean(1)
+    return induced
+
+
+def _measure(
+    law: JointLaw, codes: Sequence[AdaptiveCode], decoded: Sequence[_Decoded], settings: AdaptiveSettings
+) -> tuple[float, tuple[float, float]] | None:
+    """Bit error rate of real transmissions with its interval; None without transmissions or bits."""
+    rng = np.random.default_rng(settings.seed)
+    sent = wrong = 0
+    longest = max(int(code.lengths.max()) for code in codes)
+    if settings.transmissions == 0 or longest == 0:
+        return None
+    for block, code, result in zip(law.blocks, codes, decoded, strict=True):
+        z = block.state_probs.numpy()
+        states = rng.choice(len(z), size=settings.transmissions, p=z / z.sum())
+        for bits in range(len(code.codes)):
+            mine = states[code.lengths[states] == bits]
+            message, pad = rng.integers(1 << bits, size=(2, len(mine)))
+            none = np.zeros_like(mine)
+            candidate = encode(block, code.codes[bits], mine, message ^ pad, none, rng).candidate
+            lost = result.lengths[mine, candidate] != bits
+            difference = result.words[mine, candidate] ^ pad ^ message
+            sent += bits * len(mine)
+            wrong += int(np.where(lost, bits, np.bitwise_count(difference)).sum())
+    if sent == 0:
+        return None
+    # As in `montecarlo`: the bits of a block err together, so the interval counts blocks of the longest message.
+    trials = max(sent // longest, 1)
+    return wrong / sent, block_interval(wrong / sent * trials, trials)
