@@ -104,6 +104,8 @@ def resolve(law: JointLaw, request: Request) -> EvaluationSettings:
     room = min(label_bits(block.labels) for block in law.blocks)
     if law.message_sets is not None:
         room = min(room, *(len(positions) for positions in law.message_sets))
+    if room < 1:
+        raise ValueError("this law carries no message bits: train it with more labels, or plan it with a larger budget")
     bits = [bits for bits in request.message_bits if bits != "auto"] or range(1, min(room, _DEFAULT_BITS) + 1)
     if min(bits) < 1 or max(bits) > room:
         raise ValueError(f"--message-bits {' '.join(map(str, bits))}: this law carries 1 to {room} bits per block")

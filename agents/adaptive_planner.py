@@ -1,0 +1,146 @@
+"""Message lengths that follow the state: as many error-free bits as a total-variation budget buys, as one law.
+
+A state carries l bits without error at the price of 1 - P0(l) units of total variation, P0 the value of its best
+partition into 2^l bins. So every state offers steps, so many bits for so much budget, and the budget goes to the
+cheapest steps of all states first. The law of a state is the coded planner's for its own length; message sets of
+shorter messages are the beginnings of longer ones, so one law and one message set serve all lengths, and the decoder
+finds the length in the law (`polar.adaptive`).
+"""
+
+import dataclasses
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from agents.coded_planner import plan_coded
+from wm_env.coded import coded_law, label_bits
+from wm_env.information import total_variation
+from wm_env.law import JointLaw, induced_cover, roll_out
+from wm_env.optimum import check_budget
+from wm_env.tree import Floats, Ints, StateTree, state_reach
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class AdaptivePlan:
+    """A law with a message length for every state.
+
+    Attributes:
+        law: P(S,U,X) of every block; its message sets have the longest length.
+        lengths: l(s) of every block, shape (N,) each.
+        bits: sum_b E[l] in bits per text.
+        cost: sum_b gamma^b c_b; at most epsilon.
+    """
+
+    law: JointLaw
+    lengths: tuple[Ints, ...]
+    bits: float
+    cost: float
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """What l bits without error cost every state of a block, shape (N,), infinite where they are not possible."""
+
+    price: Floats
+    p_candidate: Tensor
+
+
+def plan_adaptive(tree: StateTree, epsilon: float, gamma: float = 1.0, labels: int | None = None) -> AdaptivePlan:
+    """Lengths and laws with as many error-free bits as `epsilon` buys.
+
+    Args:
+        tree: the states and their covers.
+        epsilon: bound on sum_b gamma^b c_b, b = 1..B; 0 allows only states with 2^-l at least their largest P(x|s).
+        gamma: discount, in (0, 1].
+        labels: M, a power of two; by default all words of a block, 2^L. Lengths go up to log2 M.
+
+    Raises:
+        ValueError: a negative budget, a discount outside (0, 1], or labels that are no power of two.
+    """
+    check_budget(epsilon, gamma)
+    count = 1 << tree.block_length if labels is None else labels
+    longest = min(label_bits(count), int(np.log2(tree.meta.candidates)))
+    offers = [_free_offers(tree, count), *(_offers(tree, bits, count) for bits in range(1, longest + 1))]
+    prices = [np.stack([of_length[number].price for of_length in offers], 1) for number in range(len(tree.blocks))]
+    lengths: list[Ints] = []
+    left = epsilon
+
+    def policy(number: int, state_probs: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal left
+        rest = dataclasses.replace(tree, blocks=tree.blocks[number:], prior=state_probs.numpy())
+        weights = [gamma ** (number + 1 + ahead) * reach for ahead, reach in enumerate(state_reach(rest))]
+        chosen = buy_bits(np.concatenate(prices[number:]), np.concatenate(weights), left)[: len(state_probs)]
+        left -= float(weights[0] @ prices[number][np.arange(len(chosen)), chosen])
+        lengths.append(chosen)
+        p_candidate = torch.stack([offers[bits][number].p_candidate[state] for state, bits in enumerate(chosen)])
+        return p_candidate.new_full((len(chosen), count), 1 / count), p_candidate
+
+    law = roll_out(tree, policy)
+    free = tree.block_length - label_bits(count)
+    positions = tuple(range(free, free + max(int(chosen.max()) for chosen in lengths)))
+    bits = sum(float(block.state_probs.numpy() @ chosen) for block, chosen in zip(law.blocks, lengths, strict=True))
+    law = dataclasses.replace(law, message_sets=(positions,) * len(tree.blocks))
+    return AdaptivePlan(law, tuple(lengths), bits, epsilon - left)
+
+
+def buy_bits(prices: Floats, weights: Floats, budget: float) -> Ints:
+    """Lengths with the most expected bits for an expected price within the budget, by the cheapest steps first.
+
+    Steps follow the lower convex hull of each state's prices; a step that does not fit any more is left out.
+
+    Args:
+        prices: of 0, 1, ..., bits in every state, shape (N, most + 1), infinite where not possible, 0 for 0 bits.
+        weights: of the states, shape (N,).
+        budget: bound on the sum of weight times price.
+
+    Returns:
+        Number of bits of every state, shape (N,).
+    """
+    chosen = np.zeros(len(prices), dtype=np.int64)
+    queue: list[tuple[float, int, int]] = []
+
+    def offer(state: int) -> None:
+        now, longer = chosen[state], np.arange(chosen[state] + 1, prices.shape[1])
+        slopes = (prices[state, longer] - prices[state, now]) / (longer - now)
+        if len(slopes) and np.isfinite(slopes.min()):
+            # Of equal slopes the longest step, so that bits which cost nothing come at once.
+            best = int(longer[slopes <= slopes.min() + 1e-15].max())
+            heapq.heappush(queue, (float(slopes.min()), state, best))
+
+    for state in range(len(prices)):
+        offer(state)
+    while queue:
+        _, state, longer = heapq.heappop(queue)
+        extra = weights[state] * (prices[state, longer] - prices[state, chosen[state]])
+        if extra <= budget:
+            budget -= extra
+            chosen[state] = longer
+            offer(state)
+    return chosen
+
+
+def _free_offers(tree: StateTree, count: int) -> list[_Offer]:
+    """No bits, the cover itself, for nothing."""
+    covers = [torch.from_numpy(block.cover) for block in tree.blocks]
+    return [_Offer(np.zeros(len(cover)), cover[:, None].expand(-1, count, -1)) for cover in covers]
+
+
+def _offers(tree: StateTree, bits: int, count: int) -> list[_Offer]:
+    """The laws with l bits that a budget without bound makes free of errors."""
+    law = plan_coded(tree, bits, epsilon=float(len(tree.blocks)), labels=count).law
+    sets: Sequence[tuple[int, ...]] = law.message_sets or ()
+    offers = []
+    for block, positions in zip(law.blocks, sets, strict=True):
+        coded = coded_law(block, law.block_length, positions)
+        error = (coded.p_candidate.sum(1) - coded.p_candidate.amax(1)).sum(1) / coded.labels
+        price = total_variation(induced_cover(coded), coded.cover)
+        possible: NDArray[np.bool_] = (error <= _ROUNDING).numpy()
+        offers.append(_Offer(np.where(possible, price.numpy(), np.inf), block.p_candidate))
+    return offers
