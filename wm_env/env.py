@@ -193,6 +193,21 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         sets = (chosen,) * len(laws) if chosen else None
         return JointLaw(laws, length, self.problem.tree.fingerprint, sets)
 
+    def identity(self) -> dict[str, Any]:
+        """What a policy that was trained here depends on, JSON types; the tree is the fingerprint of all prompts that
+        episodes may draw.
+        """
+        return {
+            "tree": self._pool.fingerprint,
+            "states": self.action_space.states,
+            "labels": self.labels,
+            "candidates": self.candidates,
+            "blocks": len(self._pool.blocks),
+            "block_length": self._pool.block_length,
+            "epsilon": self._first.epsilon,
+            "gamma": self._first.gamma,
+        }
+
     def render(self) -> str | None:
         """One line per finished block: rate and cost; None without a render mode."""
         if self.render_mode is None:

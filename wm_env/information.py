@@ -84,7 +84,7 @@ def measure_by_state(law: BlockLaw) -> tuple[Tensor, Tensor]:
     by_symbol = sum_by_symbol(joint, law.symbol)
     posterior = by_symbol / by_symbol.sum(-1, keepdim=True).clamp_min(torch.finfo(by_symbol.dtype).tiny)
     symbol = law.symbol.clamp_min(0).flatten(-2)[..., None].expand(*law.symbol.shape[:-2], -1, law.labels)
-    p_label_given_x = posterior.gather(-2, symbol).unflatten(-2, law.symbol.shape[-2:]).transpose(-1, -2)
+    p_label_given_x = posterior.gather(-2, symbol).reshape(*law.symbol.shape, law.labels).transpose(-1, -2)
     h_u_given_x = cross_entropy(joint, p_label_given_x, (-1, -2))
     return law.state_probs * entropy(law.p_label) - h_u_given_x, _cost_by_state(law, induced_cover(law))
 

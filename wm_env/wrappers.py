@@ -11,6 +11,12 @@ from scipy.special import softmax
 from wm_env.spaces import ProductOfSimplices, join_laws
 
 
+def logits_to_laws(logits: NDArray[Any]) -> NDArray[np.float32]:
+    """Logits (..., N, M, 1 + Q) -> laws of the same shape: one softmax per law, in float64."""
+    wide = np.asarray(logits, dtype=np.float64)
+    return join_laws(softmax(wide[..., 0], axis=-1), softmax(wide[..., 1:], axis=-1))
+
+
 class LogitsToSimplices(gym.ActionWrapper[Any, NDArray[np.float32], NDArray[np.float32]]):
     """Take bounded logits instead of laws: one softmax per law, in float64.
 
@@ -32,8 +38,7 @@ class LogitsToSimplices(gym.ActionWrapper[Any, NDArray[np.float32], NDArray[np.f
 
     def action(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
         """Logits (N * M * (1 + Q),) -> laws (N, M, 1 + Q)."""
-        logits = np.asarray(action, dtype=np.float64).reshape(self._simplices.shape)
-        return join_laws(softmax(logits[..., 0], axis=-1), softmax(logits[..., 1:], axis=-1))
+        return logits_to_laws(np.asarray(action).reshape(self._simplices.shape))
 
 
 class CostInTuple(gym.Wrapper[Any, Any, Any, Any]):
