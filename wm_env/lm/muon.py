@@ -23,7 +23,8 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     for _ in range(5):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return (x.mT if tall else x).to(matrices.dtype)
+    result: Tensor = (x.mT if tall else x).to(matrices.dtype)
+    return result
 
 
 class Muon(torch.optim.Optimizer):

@@ -35,8 +35,9 @@ def train(options: Options) -> Progress:
 
 
 def _open_folder(options: Options) -> None:
-    if options.out.exists() and any(options.out.iterdir()) and not options.resume:
-        raise FileExistsError(f"{options.out} is not empty; pass --resume to continue that run, or name a new folder")
+    for name in ("checkpoint.safetensors", "history.json"):
+        if (options.out / name).exists() and not options.resume:
+            raise FileExistsError(f"{options.out} holds a run; pass --resume to continue it, or name a new folder")
     options.out.mkdir(parents=True, exist_ok=True)
 
 

@@ -1,17 +1,25 @@
-"""How good a masked language model is at what the package does with it: left-to-right blocks, bits and samples."""
+"""How good a masked language model is at what the package does with it: left-to-right blocks.
+
+python -m wm_env.lm.quality mini --text valid.txt      exact bits per token and per byte
+python -m wm_env.lm.quality mini --prompts prompts.txt continuations to read
+"""
 
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+import tyro
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from wm_env.lm.corpus import encode_plainly, read_documents
-from wm_env.lm.llada import MaskedLM
+from wm_env.lm.llada import MaskedLM, load_lm
+from wm_env.lm.objective import BLOCK
+from wm_env.lm.text import token_bytes
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,8 @@ def measure(lm: MaskedLM, windows: Tensor, context: int = 48) -> Quality:
     """Bits per token and per byte of the windows' last tokens given `context` tokens before them, at temperature 1."""
     bits = chain_rule_bits(lm, windows, context)
     per_window = bits.sum(dim=1).numpy()
-    lengths = np.array([_bytes(lm.tokenizer, row[context:].tolist()) for row in windows])
+    spelling = token_bytes(lm.tokenizer)
+    lengths = np.array([sum(len(spelling[token]) for token in row) for row in windows[:, context:].tolist()])
     ratio = per_window.sum() / lengths.sum()
     root = math.sqrt(len(windows))
     return Quality(
@@ -80,11 +89,6 @@ def measure(lm: MaskedLM, windows: Tensor, context: int = 48) -> Quality:
         bits_per_byte_error=float((per_window - ratio * lengths).std(ddof=1) / lengths.mean() / root),
         windows=len(windows),
     )
-
-
-def _bytes(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> int:
-    # In a byte-level BPE every character of a token's name stands for one byte.
-    return sum(len(token) for token in tokenizer.convert_ids_to_tokens(ids))
 
 
 def sample(lm: MaskedLM, prompt: str, tokens: int, block: int, temperature: float, generator: torch.Generator) -> str:
@@ -100,3 +104,73 @@ def sample(lm: MaskedLM, prompt: str, tokens: int, block: int, temperature: floa
             law = lm.log2_probs(canvas, position, temperature).cpu().exp2()
             canvas[0, position] = torch.multinomial(law[0], 1, generator=generator)
     return str(lm.tokenizer.decode(canvas[0].tolist()))
+
+
+@dataclass(frozen=True)
+class Options:
+    """Measure a masked language model on text, or let it continue prompts."""
+
+    model: tyro.conf.Positional[str]
+    """mini, the folder of a checkpoint, or a hub id."""
+    text: Path | None = None
+    """Held-out text (plain, .gz or .xz): prints exact chain-rule bits of blocks of 8 tokens."""
+    windows: int = 2048
+    """Blocks of the text that are scored."""
+    context: int = 48
+    """Clean tokens before each block."""
+    prompts: Path | None = None
+    """File with a prompt a line: prints continuations of the first --samples of them."""
+    samples: int = 5
+    """Prompts to continue."""
+    tokens: int = 64
+    """Length of a continuation."""
+    temperature: float = 1.0
+    """tau of the law the continuations are drawn from."""
+    seed: int = 0
+    """Chooses the windows and draws the continuations."""
+    device: str = "cpu"
+    """Where the model runs."""
+
+
+def report(options: Options) -> Iterator[str]:
+    """The lines the command prints, each as soon as it is known.
+
+    Raises:
+        ValueError: model, text or numbers do not fit.
+        OSError: a file cannot be read.
+    """
+    if options.text is None and options.prompts is None:
+        raise ValueError("give --text to measure the model, --prompts to read it, or both")
+    if min(options.windows - 1, options.context, options.samples, options.tokens) < 1:
+        raise ValueError("--context, --samples and --tokens must be at least 1, --windows at least 2")
+    lm = load_lm(options.model, device=options.device)
+    if options.text is not None:
+        length = options.context + BLOCK
+        windows = cut_windows(lm.tokenizer, options.text, length, options.windows, options.seed)
+        quality = measure(lm, windows, options.context)
+        yield (
+            f"{quality.bits_per_token:.4f} +- {quality.bits_per_token_error:.4f} bits per token, "
+            f"{quality.bits_per_byte:.4f} +- {quality.bits_per_byte_error:.4f} bits per byte "
+            f"({quality.windows} blocks of {BLOCK} tokens after {options.context}; standard errors)"
+        )
+    if options.prompts is not None:
+        lines = options.prompts.read_text(encoding="utf-8").splitlines()
+        for number, prompt in enumerate(lines[: options.samples]):
+            generator = torch.Generator().manual_seed(options.seed + number)
+            text = sample(lm, prompt, options.tokens, BLOCK, options.temperature, generator)
+            yield f"{prompt} |{text.removeprefix(prompt)}"
+
+
+def main() -> None:
+    """Command line: exit code 0 when done, 2 for bad arguments or input, 1 if a file cannot be read."""
+    options = tyro.cli(Options)
+    try:
+        for line in report(options):
+            print(line, flush=True)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2 if isinstance(error, ValueError) else 1) from None
+
+
+if __name__ == "__main__":
+    main()

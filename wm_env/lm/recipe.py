@@ -55,7 +55,7 @@ class Options:
     """Part of the windows masked from end to end (pre-training proper)."""
     block_share: float = 0.5
     """Part of the windows in which only the last 8 tokens are masked; the rest have longer responses."""
-    lr: float = 4e-3
+    lr: float = 2e-3
     """Peak learning rate of the matrices (Muon)."""
     embedding_lr: float = 3e-3
     """Peak learning rate of embeddings and norms (AdamW)."""
@@ -65,7 +65,7 @@ class Options:
     """Steps over which the learning rate rises."""
     decay: float = 0.4
     """Last part of the run over which it falls to zero."""
-    validate_every: int = 500
+    validate_every: int = 1000
     """Steps between validations; each may store a better model."""
     windows: int = 2048
     """Windows of the chain-rule validation."""
