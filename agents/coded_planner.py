@@ -1,7 +1,7 @@
 """The one-shot optimum as a law: with l message bits and a pad, success min(1, P0 + t) at total variation t.
 
-The law has uniform labels. The first l free positions of V are the message set M*, so that successive decoding meets the
-message first; the other free positions number J slots of the point that draws V, and W(x|u,s) is the channel of
+The law has uniform labels. The first l free positions of V are the message set M*, so that successive decoding meets
+the message first; the other free positions number J slots of the point that draws V, and W(x|u,s) is the channel of
 `agents.couplings`. So the polar encoder and decoders of any other law reach the limit with this one.
 """
 
@@ -55,12 +55,12 @@ def plan_coded(
     """The law whose code finds all l message bits most often, of all codes with l key bits and cost at most `epsilon`.
 
     Each unit of budget turns one unit of wrongly decoded mass into right mass, in every state and block, until nothing
-    is wrong. So the budget goes where most bits are wrong: first to the mass that would be decoded with l wrong
-    bits, then l - 1, ..., last 1; within these to the states that need least, so that as many as possible become free of
-    errors. A block's Z is that of the induced laws before it.
+    is wrong. So the budget goes where most bits are wrong: first to the mass that would be decoded with l wrong bits,
+    then with l - 1, and so on; within these to the states that need least, so that as many as possible become free
+    of errors; last to the unevenness of partitions. A block's Z is that of the induced laws before it.
 
-    The optimum where states share no candidates and best partitions are found; both are met by construction up to what
-    `wm_env.limits.best_partition` leaves. Shared candidates have one word in all states, which costs success.
+    This is the optimum up to what `wm_env.limits.best_partition` leaves, if no two states share a candidate. A shared
+    one has the same word in all its states, which costs success.
 
     Args:
         tree: the states and their covers.

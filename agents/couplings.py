@@ -17,17 +17,17 @@ from wm_env.limits import distance_masses
 from wm_env.tree import Floats, Ints
 
 _ROUNDING = 1e-13
-_SWEEPS = 3
+_SWEEPS = 2
 _TIE_BREAK = 1e-9
 
 
 def spend(cover: Floats, words: Ints, message_bits: int, budget: Floats) -> Floats:
     """The law q with TV(q, p) = budget that is decoded rightly most often, shape (N, Q), rows sum to 1.
 
-    Mass is taken from candidates above 2^-l, cut down to a common level, and only then from words whose candidates exceed
-    2^-l together, which shared dither can help as well. It goes to the candidates of words with less than 2^-l, the
-    fullest of these first. Inside a word mass is taken and given in proportion. Every unit of total variation turns
-    one unit of wrongly decoded mass into right mass.
+    Mass is taken from candidates above 2^-l, cut down to a common level, and only then from words whose candidates
+    exceed 2^-l together, which shared dither can help as well. It goes to the candidates of words with less than
+    2^-l, the fullest of these first. Inside a word mass is taken and given in proportion. Every unit of total variation
+    turns one unit of wrongly decoded mass into right mass.
 
     Args:
         cover: p(x|s), shape (N, Q).
@@ -42,7 +42,7 @@ def spend(cover: Floats, words: Ints, message_bits: int, budget: Floats) -> Floa
     given = np.empty_like(loads)
     np.put_along_axis(given, order, np.clip(budget[:, None] - (room.cumsum(1) - room), 0, room), axis=1)
     heavy = word_loads(np.where(cover > cap, words, -1), cover, message_bits)
-    lighter = np.where(heavy > 0, _cut_down(heavy, cap, budget), loads)
+    lighter = loads - (heavy - _cut_down(heavy, cap, budget))
     rest = np.maximum(budget - (loads - lighter).sum(1), 0)
     after = _cut_down(lighter, cap, rest) + given
     factor = np.divide(after, loads, out=np.zeros_like(loads), where=loads > 0)
@@ -53,7 +53,8 @@ def _cut_down(loads: Floats, cap: float, budget: Floats) -> Floats:
     """Loads lowered to a common level, at least `cap`, that takes `budget` (N,) from every row, or all above `cap`."""
     fullest_first = np.sort(loads, axis=1)[:, ::-1]
     level = ((fullest_first.cumsum(1) - budget[:, None]) / np.arange(1, loads.shape[1] + 1)).max(1, keepdims=True)
-    return np.minimum(loads, np.maximum(level, cap))
+    lowered: Floats = np.minimum(loads, np.maximum(level, cap))
+    return lowered
 
 
 def lend(loads: Floats) -> Floats:
@@ -94,7 +95,7 @@ def place(loads: Floats, pinned: NDArray[np.bool_]) -> Ints:
     """New numbers for the words such that loans go to Hamming neighbours, shape (N, 2^l), a permutation in every row.
 
     Two starts, the better one for each state: the fullest words far from each other, or the fullest at 0 with the
-    emptiest around it. Then pairs are swapped while the expected number of wrong bits shrinks, at most three times
+    emptiest around it. Then pairs are swapped while the expected number of wrong bits shrinks, at most twice
     through all pairs.
 
     Args:
@@ -107,7 +108,7 @@ def place(loads: Floats, pinned: NDArray[np.bool_]) -> Ints:
     least_wrong = np.full(len(loads), np.inf)
     for places in (_far_apart(count), _far_from_zero(count)):
         word_at = np.tile(np.arange(count), (len(loads), 1))
-        word_at[np.ix_(free, places)] = np.argsort(-loads[free], axis=1, kind="stable")
+        word_at[free] = np.argsort(-loads[free], axis=1, kind="stable")[:, np.argsort(places)]
         wrong = _swap_pairs(loads, pinned, word_at)
         better = wrong < least_wrong - _ROUNDING
         best[better], least_wrong[better] = word_at[better], wrong[better]
@@ -130,7 +131,7 @@ def _far_from_zero(count: int) -> list[int]:
 
 
 def _swap_pairs(loads: Floats, pinned: NDArray[np.bool_], word_at: Ints) -> Floats:
-    """Swap pairs in `word_at` (N, 2^l), the word at every number, where it helps; returns the wrong bits, shape (N,)."""
+    """Swap pairs in `word_at` (N, 2^l), the word at every number, where that helps; returns the wrong bits (N,)."""
     count = loads.shape[1]
     bits = count.bit_length() - 1
     bound = distance_masses(loads, bits) @ np.arange(bits + 1)
@@ -170,10 +171,10 @@ def slot_channel(law: Floats, words: Ints, flows: Floats, slots: int) -> Floats:
     loans = _loan_slots(flows, word_loads(words, np.where(cut > 0, kept, 0), count.bit_length() - 1), slots)
     own_slots = _own_slots(kept, words, cut > 0, 1 / slots - loans.sum(1))
     channel = np.take_along_axis(loans, own[:, :, None, None], axis=1) * share[:, :, None, None]
-    state, place_ = np.nonzero(words >= 0)
-    channel[state, place_, words[state, place_]] += own_slots[state, place_]
-    channel = np.moveaxis(channel, 1, 3)
-    return channel / channel.sum(3, keepdims=True)
+    state, candidate = np.nonzero(words >= 0)
+    channel[state, candidate, words[state, candidate]] += own_slots[state, candidate]
+    by_word: Floats = np.moveaxis(channel / channel.sum(1, keepdims=True), 1, 3)
+    return by_word
 
 
 def break_ties(channel: Floats, lending: NDArray[np.bool_]) -> Floats:
@@ -232,7 +233,8 @@ def _loan_slots(flows: Floats, kept: Floats, slots: int) -> Floats:
     length = (end - start)[..., None]
     taken = np.divide(count * flows[..., None] * inside, length, out=np.zeros_like(inside), where=length > 0)
     crowded = taken.sum(1).max(-1) > 1 / slots + _ROUNDING
-    return np.where(crowded[:, None, :, None], count * flows[..., None] / slots, taken)
+    loans: Floats = np.where(crowded[:, None, :, None], count * flows[..., None] / slots, taken)
+    return loans
 
 
 def _own_slots(kept: Floats, words: Ints, last: NDArray[np.bool_], room: Floats) -> Floats:
@@ -253,7 +255,8 @@ def _own_slots(kept: Floats, words: Ints, last: NDArray[np.bool_], room: Floats)
     start = _before(length, word, count)[..., None]
     edge = np.concatenate([np.zeros_like(room[..., :1]), room.cumsum(2)], axis=2)
     edge = np.take_along_axis(edge, np.maximum(word, 0)[..., None], axis=1)
-    inside = np.clip(np.minimum(start + length[..., None], edge[..., 1:]) - np.maximum(start, edge[..., :-1]), 0, None)
+    stop = np.minimum(start + length[..., None], edge[..., 1:])
+    inside: Floats = np.clip(stop - np.maximum(start, edge[..., :-1]), 0, None)
     taken = np.empty_like(inside)
     np.put_along_axis(taken, order[..., None], inside, axis=1)
     return taken

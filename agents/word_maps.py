@@ -5,11 +5,10 @@ words loses sum_w (p(B_w) - 2^-l)+ of the success probability, B_w the candidate
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
-from wm_env.limits import best_partition, shared_key_success
+from wm_env.limits import best_partition
 from wm_env.tree import Floats, Ints, TreeBlock
-
-_ROUNDING = 1e-12
 
 
 def shared_symbols(block: TreeBlock) -> Ints:
@@ -21,22 +20,46 @@ def shared_symbols(block: TreeBlock) -> Ints:
 def map_words(block: TreeBlock, state_probs: Floats, message_bits: int) -> Ints:
     """A word for every candidate, shape (N, Q), -1 where the cover is 0; a symbol has the same word in every state.
 
-    A state that shares no candidates gets the best partition of its own. Where states share candidates the more likely
-    state comes first: the words of its candidates are kept in the others, whose remaining candidates go, longest
-    first, to the emptiest words.
+    The shared symbols come first, the likeliest first, each to the word where it meets the least mass. A state keeps
+    its best partition where that agrees with them; elsewhere its own candidates go, longest first, to the emptiest
+    words.
     """
     shared = shared_symbols(block) > 1
-    taken = np.full(int(block.symbol.max()) + 1, -1, dtype=np.int64)
-    words = np.full(block.symbol.shape, -1, dtype=np.int64)
-    for state in np.argsort(-state_probs, kind="stable"):
-        pmf, symbol = block.cover[state], block.symbol[state]
-        fixed = np.where(shared[state], taken[symbol], -1)
-        if (fixed < 0).all():
-            words[state] = best_partition(pmf, message_bits, nodes=0)[0]
-        else:
-            words[state] = _longest_first(pmf, fixed, 2**message_bits)
-        taken[symbol[shared[state]]] = words[state][shared[state]]
+    words = _map_shared(block, state_probs, shared, message_bits)
+    for state, pmf in enumerate(block.cover):
+        named = _name_bins(best_partition(pmf, message_bits, nodes=0)[0], words[state], 2**message_bits)
+        words[state] = _longest_first(pmf, words[state], 2**message_bits) if named is None else named
     return words
+
+
+def _map_shared(block: TreeBlock, state_probs: Floats, shared: NDArray[np.bool_], message_bits: int) -> Ints:
+    """Words of the shared symbols, shape (N, Q), -1 elsewhere; each to the word w with the least E[p(x) p(B_w)]."""
+    words = np.full(block.symbol.shape, -1, dtype=np.int64)
+    state, place = np.nonzero(shared)
+    if len(state) == 0:
+        return words
+    _, symbol = np.unique(block.symbol[state, place], return_inverse=True)
+    mass = block.cover[state, place]
+    groups = np.split(np.argsort(symbol, kind="stable"), np.cumsum(np.bincount(symbol))[:-1])
+    likeliest_first = np.argsort(-np.bincount(symbol, weights=state_probs[state] * mass), kind="stable")
+    loads = np.zeros((len(words), 2**message_bits))
+    for group in (groups[number] for number in likeliest_first):
+        rows = state[group]
+        met = (state_probs[rows] * mass[group]) @ loads[rows]
+        words[rows, place[group]] = met.argmin()
+        loads[rows, met.argmin()] += mass[group]
+    return words
+
+
+def _name_bins(bins: Ints, fixed: Ints, count: int) -> Ints | None:
+    """Words for the bins that agree with the words of `fixed` (-1 is free), or None if there are none."""
+    pairs = np.unique(np.stack([bins, fixed])[:, fixed >= 0], axis=1)
+    if len(np.unique(pairs[0])) < pairs.shape[1] or len(np.unique(pairs[1])) < pairs.shape[1]:
+        return None
+    name = np.full(count, -1, dtype=np.int64)
+    name[pairs[0]] = pairs[1]
+    name[name < 0] = np.setdiff1d(np.arange(count), pairs[1])
+    return np.where(bins >= 0, name[bins], -1)
 
 
 def pack_words(pmf: Floats, words: Ints, message_bits: int, added: float) -> Ints:
@@ -58,13 +81,16 @@ def pack_words(pmf: Floats, words: Ints, message_bits: int, added: float) -> Int
     if not light.any():
         return words
     alone = int(heavy.sum())
-    packed = _first_fit(np.where(light, pmf * (1 + added / pmf[light].sum()), 0), cap)
-    room = cap - np.bincount(packed[light], weights=pmf[light])
-    if packed.max() + alone >= 2**message_bits or room.sum() < added:
-        return words
-    packed[light] += alone
-    packed[heavy] = np.arange(alone)
-    return packed
+    sizes = np.where(light, pmf, 0)
+    filled = sizes.sum() + added
+    fewest = int(np.ceil(filled / cap - 1e-9))
+    for packed in (_first_fit(sizes * filled / sizes.sum(), cap), _longest_first(sizes, np.full(len(pmf), -1), fewest)):
+        loads = np.bincount(packed[light], weights=pmf[light])
+        if len(loads) + alone <= 2**message_bits and loads.max() <= cap and (cap - loads).sum() >= added - 1e-12:
+            packed[light] += alone
+            packed[heavy] = np.arange(alone)
+            return packed
+    return words
 
 
 def word_loads(words: Ints, pmf: Floats, message_bits: int) -> Floats:
