@@ -115,9 +115,10 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
             raise gym.error.ResetNeeded("an episode has ended or never begun: call reset() first")
         infos: Infos = {}
         rewards = np.zeros(self.num_envs)
+        standing = self._number.copy()
         self._played = [
-            self._play(int(number), np.flatnonzero(self._number == number), actions)
-            for number in np.unique(self._number[~ended])
+            self._play(int(number), np.flatnonzero(standing == number), actions)
+            for number in np.unique(standing[~ended])
         ]
         for play in self._played:
             rewards[play.copies] = play.measured.rate.numpy()

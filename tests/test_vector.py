@@ -1,0 +1,203 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_trees import uneven_tree
+
+from wm_env.credit import CreditByState
+from wm_env.spaces import ProductOfSimplices
+from wm_env.tree import save_tree
+
+LONG_ID = "wm_env:CovertWatermarkEnv-v0"
+MODES = [mode.value for mode in AutoresetMode]
+
+
+@pytest.fixture(scope="module")
+def uneven_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("trees") / "uneven.safetensors"
+    save_tree(uneven_tree(prompts=6, blocks=3, candidates=3, seed=2), path)
+    return str(path)
+
+
+def pair(tree, copies, mode, **arguments):
+    """The vector environment and Gymnasium's loop over single environments."""
+    batched = gym.make_vec(
+        LONG_ID, copies, vectorization_mode="vector_entry_point", autoreset_mode=mode, tree=tree, **arguments
+    )
+    looped = gym.make_vec(
+        LONG_ID, copies, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}, tree=tree, **arguments
+    )
+    return batched, looped
+
+
+def assert_same(found, expected):
+    assert type(found) is type(expected)
+    if isinstance(expected, tuple):
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert_same(found[name], value)
+    elif expected.dtype == object:
+        for one, other in zip(found, expected, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                assert_same(one, other)
+    else:
+        assert found.dtype == expected.dtype
+        assert found.shape == expected.shape
+        tolerance = 1e-7 if expected.dtype == np.float32 else 1e-12
+        np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"prompts": 3, "labels": 4, "candidates": 3},
+        {"prompts": 2, "labels": 4, "candidates": 3, "gamma": 0.9, "objective": "coded", "message_bits": 1},
+    ],
+)
+def test_every_number_is_that_of_single_environments(uneven_file, mode, arguments):
+    batched, looped = pair(uneven_file, 3, mode, **arguments)
+    assert_same(batched.reset(seed=5), looped.reset(seed=5))
+    batched.action_space.seed(1)
+    for _ in range(8):
+        action = batched.action_space.sample()
+        expected = looped.step(action)
+        assert_same(batched.step(action), expected)
+        over = expected[2]
+        if mode == "Disabled" and over.any():
+            options = {"reset_mask": over}
+            assert_same(batched.reset(options=dict(options)), looped.reset(options=dict(options)))
+
+
+def test_copies_with_other_prompts_and_at_other_blocks(uneven_file):
+    arguments = {"prompts": 4, "labels": 2, "candidates": 3}
+    batched, looped = pair(uneven_file, 5, "Disabled", **arguments)
+    assert_same(batched.reset(seed=3, options={"prompts": 2}), looped.reset(seed=3, options={"prompts": 2}))
+    batched.action_space.seed(0)
+    mask = np.array([True, False, True, False, False])
+    for number in range(6):
+        action = batched.action_space.sample()
+        assert_same(batched.step(action), looped.step(action))
+        if number == 0:
+            # Two copies start again, with three prompts: from now on the copies stand at different blocks.
+            options = {"reset_mask": mask, "prompts": 3}
+            assert_same(batched.reset(options=dict(options)), looped.reset(options=dict(options)))
+        elif number in (2, 3):
+            over = ~mask if number == 2 else mask
+            options = {"reset_mask": over, "prompts": 1 + number % 2}
+            assert_same(batched.reset(options=dict(options)), looped.reset(options=dict(options)))
+    assert len({problem.tree.prompts for problem in batched.problems}) > 1
+
+
+def test_automatic_resets_draw_prompts_again(uneven_file):
+    batched = gym.make_vec(
+        LONG_ID, 4, vectorization_mode="vector_entry_point", autoreset_mode="SameStep", tree=uneven_file, candidates=3
+    )
+    batched.reset(seed=0, options={"prompts": 2})
+    batched.action_space.seed(0)
+    before = [problem.tree.prompts for problem in batched.problems]
+    for _ in range(3):
+        _, _, terminated, _, infos = batched.step(batched.action_space.sample())
+    assert terminated.all()
+    after = [problem.tree.prompts for problem in batched.problems]
+    assert {len(prompts) for prompts in before + after} == {2}
+    assert before != after
+    assert set(infos["final_info"]) >= {"cost", "_cost", "cost_so_far"}
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**31), copies=st.integers(1, 4))
+def test_copies_do_not_influence_each_other(small_tree_file, seed, copies):
+    arguments = {"tree": str(small_tree_file), "prompts": 2, "candidates": 4, "labels": 4}
+    batched = gym.make_vec(LONG_ID, copies, vectorization_mode="vector_entry_point", **arguments)
+    alone = gym.make(LONG_ID, **arguments)
+    batched.reset(seed=0)
+    batched.action_space.seed(seed)
+    actions = [batched.action_space.sample() for _ in range(2)]
+    stepped = [batched.step(action) for action in actions]
+    chosen = seed % copies
+    alone.reset(seed=0)
+    for action, (observation, rewards, _, _, infos) in zip(actions, stepped, strict=True):
+        seen, reward, *_, info = alone.step(action[chosen])
+        assert rewards[chosen] == pytest.approx(reward, abs=1e-12)
+        assert infos["cost"][chosen] == pytest.approx(info["cost"], abs=1e-12)
+        np.testing.assert_allclose(observation["state_probs"][chosen], seen["state_probs"], atol=1e-7)
+
+
+def test_credit_is_that_of_the_wrapper_and_outlasts_the_reset(uneven_file):
+    arguments = {"tree": uneven_file, "prompts": 3, "labels": 4, "candidates": 3}
+    batched = gym.make_vec(LONG_ID, 2, vectorization_mode="vector_entry_point", autoreset_mode="SameStep", **arguments)
+    singles = [CreditByState(gym.make(LONG_ID, **arguments)) for _ in range(2)]
+    batched.reset(seed=0)
+    batched.action_space.seed(4)
+    for single in singles:
+        single.reset(seed=0)
+    for _ in range(3):
+        action = batched.action_space.sample()
+        batched.step(action)
+        credit = batched.unwrapped.credit()
+        for copy, single in enumerate(singles):
+            info = single.step(action[copy])[4]
+            for name, values in credit.items():
+                np.testing.assert_allclose(values[copy], info[name], atol=1e-12)
+
+
+def test_spaces_and_metadata(small_tree_file):
+    batched = gym.make_vec(LONG_ID, num_envs=3, tree=str(small_tree_file), prompts=2, candidates=4)
+    assert batched.unwrapped.spec.kwargs["vectorization_mode"] == "vector_entry_point"
+    assert isinstance(batched.action_space, ProductOfSimplices)
+    assert batched.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    observation, infos = batched.reset(seed=0)
+    assert observation in batched.observation_space
+    assert infos["optimal_rate"].shape == (3,)
+    before = {name: values.copy() for name, values in observation.items()}
+    batched.step(batched.action_space.sample())
+    for name, values in before.items():
+        np.testing.assert_array_equal(observation[name], values)
+
+
+def test_bad_input_names_the_copy(small_tree_file):
+    arguments = {"tree": str(small_tree_file), "prompts": 2, "candidates": 4, "labels": 4}
+    batched = gym.make_vec(LONG_ID, 3, vectorization_mode="vector_entry_point", autoreset_mode="Disabled", **arguments)
+    action = batched.action_space.sample()
+    with pytest.raises(gym.error.ResetNeeded, match="call reset"):
+        batched.step(action)
+    batched.reset(seed=0)
+    spoiled = action.copy()
+    spoiled[2, 1, 3, 2] = np.nan
+    with pytest.raises(ValueError, match=r"copy 2: W\(x\|u,s\) of state 1, label 3 is not a law"):
+        batched.step(spoiled)
+    with pytest.raises(ValueError, match="wants"):
+        batched.step(action[:2])
+    batched.step(action)
+    batched.step(action)
+    with pytest.raises(gym.error.ResetNeeded, match="call reset"):
+        batched.step(action)
+    for mask in (np.array([True, False]), np.zeros(3, dtype=bool), [True, True, True]):
+        with pytest.raises(ValueError, match=r"shape \(3,\) with at least one True"):
+            batched.reset(options={"reset_mask": mask})
+    with pytest.raises(ValueError, match="2 seeds for 3 copies"):
+        batched.reset(seed=[1, 2])
+    with pytest.raises(ValueError, match="unknown reset options"):
+        batched.reset(options={"prompt": 1})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_envs": 0}, "at least one copy"),
+        ({"autoreset_mode": "sometimes"}, "NextStep, SameStep, Disabled"),
+        ({"render_mode": "ansi"}, "does not render"),
+    ],
+)
+def test_bad_arguments(small_tree_file, arguments, message):
+    from wm_env.vector import CovertWatermarkVectorEnv
+
+    with pytest.raises(ValueError, match=message):
+        CovertWatermarkVectorEnv(tree=str(small_tree_file), **{"candidates": 4, "prompts": 2, **arguments})
