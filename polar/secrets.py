@@ -1,0 +1,201 @@
+"""Keys: the key file, what is derived from it for one message, and the ledger of nonces that were used.
+
+From the 32-byte key, the nonce and a label, HKDF-SHA256 derives a key of its own for every purpose; ChaCha20 under
+that key is the stream of pad bits or of shared random draws. `docs/keys.md` says what this protects.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.hmac import HMAC
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from polar.framing import CHECK_BITS
+from wm_env.files import write_json
+
+KEY_BYTES = 32
+NONCE_LIMIT = 1 << 64
+
+_KEY_KIND = "covert-watermark key 1"
+_LEDGER_KIND = "covert-watermark nonces 1"
+
+
+@dataclass(frozen=True)
+class Key:
+    """A shared secret of 32 bytes; `repr` does not show it."""
+
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.secret) != KEY_BYTES:
+            raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(self.secret)}")
+
+
+def new_key() -> Key:
+    """A key from the operating system's random source."""
+    return Key(secrets.token_bytes(KEY_BYTES))
+
+
+def save_key(key: Key, path: Path) -> None:
+    """Write a key file that only its owner can read (mode 600); a file that exists is never overwritten.
+
+    Raises:
+        FileExistsError: there is such a file.
+        OSError: it cannot be written; no part of it is left.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            os.fchmod(handle, 0o600)
+            file.write(f"{_KEY_KIND}\n{key.secret.hex()}\n")
+            file.flush()
+            os.fsync(handle)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def load_key(path: Path) -> Key:
+    """Read a key file.
+
+    Raises:
+        FileNotFoundError: no such file.
+        PermissionError: others than the owner can read it.
+        ValueError: it is not a key file, or damaged.
+    """
+    with path.open("rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        content = file.read(4096)
+    if mode & 0o077:
+        raise PermissionError(f"{path} can be read by others (mode {mode:o}): chmod 600 {path}")
+    lines = content.decode("ascii", "replace").split("\n")
+    if lines[0] != _KEY_KIND:
+        raise ValueError(f"{path} is not a key file: make one with `python -m polar keygen FILE`")
+    try:
+        return Key(bytes.fromhex(lines[1]))
+    except (ValueError, IndexError):
+        raise ValueError(f"{path} is damaged: copy the key file again") from None
+
+
+@dataclass(frozen=True)
+class MessageKeys:
+    """What a key gives to one message; different nonces or schemes share nothing.
+
+    Attributes:
+        key: the shared secret.
+        nonce: number of the message under this key, in [0, 2^64).
+        scheme: the coder's name.
+    """
+
+    key: Key
+    nonce: int
+    scheme: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.nonce < NONCE_LIMIT:
+            raise ValueError(f"nonce={self.nonce}: a number from 0 to 2^64 - 1 is needed")
+
+    def derive(self, label: str) -> bytes:
+        """32 bytes for one purpose."""
+        info = b"\0".join((b"covert-watermark 1", self.scheme.encode(), label.encode(), self.nonce.to_bytes(8, "big")))
+        return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(self.key.secret)
+
+    def stream(self, label: str) -> "KeyStream":
+        """A fresh stream of pseudo-random bits for one purpose, from its beginning."""
+        return KeyStream(self.derive(label))
+
+    def check(self, data: bytes) -> int:
+        """The frame's check value: the leading bits of HMAC-SHA256."""
+        mac = HMAC(self.derive("check"), SHA256())
+        mac.update(data)
+        return int.from_bytes(mac.finalize(), "big") >> (256 - CHECK_BITS)
+
+
+class KeyStream:
+    """ChaCha20's key stream as bits: in order by `below`, or from the beginning by `leading`. Use a stream for one."""
+
+    _CHUNK = 256
+
+    def __init__(self, key: bytes) -> None:
+        # Every key is used for one stream, so a constant nonce repeats nothing.
+        self._cipher = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+        self._value = 0
+        self._length = 0
+
+    def leading(self, length: int) -> int:
+        """The first `length` bits, most significant first."""
+        while self._length < length:
+            chunk = self._cipher.update(bytes(self._CHUNK))
+            self._value = self._value << 8 * self._CHUNK | int.from_bytes(chunk, "big")
+            self._length += 8 * self._CHUNK
+        return self._value >> (self._length - length)
+
+    def below(self, bound: int) -> int:
+        """The next draw from 0..bound-1, uniform to within 2^-128."""
+        size = (bound.bit_length() + 128 + 7) // 8
+        return int.from_bytes(self._cipher.update(bytes(size)), "big") * bound >> 8 * size
+
+
+class NonceLedger:
+    """The nonces that were used with a key, in a small JSON file; open it with `open_ledger`."""
+
+    def __init__(self, path: Path, used: set[int]) -> None:
+        self._path = path
+        self._used = used
+
+    def first_free(self, start: int = 0) -> int:
+        """The smallest nonce from `start` on that was not used."""
+        nonce = start
+        while nonce in self._used:
+            nonce += 1
+        return nonce
+
+    def is_used(self, nonce: int) -> bool:
+        """Whether a text was made with this nonce."""
+        return nonce in self._used
+
+    def record(self, nonce: int) -> None:
+        """Note a nonce as used, on the disk before this returns.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self._used.add(nonce)
+        write_json(self._path, {"kind": _LEDGER_KIND, "used": sorted(self._used)})
+
+
+@contextmanager
+def open_ledger(path: Path) -> Iterator[NonceLedger]:
+    """The ledger at `path`, for this process alone: others with the same ledger wait.
+
+    A nonce counts as used once it is recorded, so an embedding that fails or is interrupted uses up none.
+
+    Raises:
+        OSError: the file or its lock cannot be read or written.
+        ValueError: the file is not a ledger.
+    """
+    with path.with_name(path.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield NonceLedger(path, _read_ledger(path))
+
+
+def _read_ledger(path: Path) -> set[int]:
+    if not path.exists():
+        return set()
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["kind"] != _LEDGER_KIND:
+            raise ValueError
+        return {int(nonce) for nonce in content["used"]}
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path} is not a ledger of nonces, or damaged: restore it, or use a new key") from None

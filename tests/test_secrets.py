@@ -1,0 +1,130 @@
+import fcntl
+import hashlib
+import hmac
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from polar.secrets import Key, KeyStream, MessageKeys, load_key, new_key, open_ledger, save_key
+
+
+def test_key_file_round_trip_and_mode(tmp_path):
+    key, path = new_key(), tmp_path / "secret.key"
+    save_key(key, path)
+    assert load_key(path) == key
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert key.secret.hex() not in repr(key)
+    with pytest.raises(FileExistsError):
+        save_key(new_key(), path)
+    assert load_key(path) == key
+
+
+def test_key_files_that_are_refused(tmp_path):
+    path = tmp_path / "secret.key"
+    with pytest.raises(FileNotFoundError):
+        load_key(path)
+    save_key(new_key(), path)
+    path.chmod(0o640)
+    with pytest.raises(PermissionError, match="chmod 600"):
+        load_key(path)
+    path.chmod(0o600)
+    path.write_text(path.read_text()[:-10])
+    with pytest.raises(ValueError, match="damaged"):
+        load_key(path)
+    path.write_text("hello\n")
+    with pytest.raises(ValueError, match="not a key file"):
+        load_key(path)
+
+
+def test_two_keys_differ():
+    assert new_key() != new_key()
+    with pytest.raises(ValueError, match="32 bytes"):
+        Key(b"short")
+
+
+def test_derived_keys_are_hkdf_of_rfc_5869():
+    secret = bytes(range(32))
+    pseudo = hmac.new(bytes(32), secret, hashlib.sha256).digest()
+    info = b"covert-watermark 1\0stream\0pad\0" + (5).to_bytes(8, "big")
+    expected = hmac.new(pseudo, info + b"\x01", hashlib.sha256).digest()
+    assert MessageKeys(Key(secret), 5, "stream").derive("pad") == expected
+
+
+def test_key_stream_is_chacha20_of_rfc_8439():
+    expected = int(
+        "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
+        "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586",
+        16,
+    )
+    stream = KeyStream(bytes(32))
+    assert stream.leading(512) == expected
+    assert stream.leading(12) == expected >> 500
+    assert stream.leading(5000) >> 4488 == expected
+
+
+def test_purposes_nonces_and_schemes_share_nothing():
+    key = Key(bytes(32))
+    streams = [
+        MessageKeys(key, nonce, scheme).stream(label).leading(64)
+        for nonce in (0, 1)
+        for scheme in ("stream", "block")
+        for label in ("pad", "tail")
+    ]
+    assert len(set(streams)) == len(streams)
+    assert MessageKeys(key, 0, "block").check(b"x") != MessageKeys(key, 1, "block").check(b"x")
+
+
+@pytest.mark.parametrize("nonce", [-1, 1 << 64])
+def test_nonces_have_64_bits(nonce):
+    with pytest.raises(ValueError, match="2\\^64"):
+        MessageKeys(new_key(), nonce, "stream")
+
+
+def test_draws_are_uniform():
+    stream = KeyStream(hashlib.sha256(b"draws").digest())
+    counts = np.bincount([stream.below(7) for _ in range(7000)], minlength=7)
+    assert chisquare(counts).pvalue > 1e-3
+    large = [stream.below(3 << 90) >> 90 for _ in range(3000)]
+    assert chisquare(np.bincount(large, minlength=3)).pvalue > 1e-3
+    assert stream.below(1) == 0
+    assert any(first != second for first, second in pairwise(large))
+
+
+def test_ledger_notes_what_is_recorded(tmp_path):
+    path = tmp_path / "nonces"
+    with open_ledger(path) as ledger:
+        assert ledger.first_free() == 0
+        ledger.record(0)
+        ledger.record(2)
+    with open_ledger(path) as ledger:
+        assert [ledger.is_used(nonce) for nonce in range(4)] == [True, False, True, False]
+        assert (ledger.first_free(), ledger.first_free(2)) == (1, 3)
+    assert json.loads(path.read_text())["used"] == [0, 2]
+
+
+def test_an_interrupted_embedding_uses_up_no_nonce(tmp_path):
+    path = tmp_path / "nonces"
+    with pytest.raises(KeyboardInterrupt), open_ledger(path):
+        raise KeyboardInterrupt
+    with open_ledger(path) as ledger:
+        assert ledger.first_free() == 0
+
+
+def test_a_ledger_is_for_one_at_a_time(tmp_path):
+    other = (tmp_path / "nonces.lock").open("w")
+    with open_ledger(tmp_path / "nonces"), other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with (tmp_path / "nonces.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"kind": "other", "used": []}', '{"kind": "covert-watermark nonces 1"}']
+)
+def test_a_damaged_ledger_is_refused(tmp_path, content):
+    (tmp_path / "nonces").write_text(content)
+    with pytest.raises(ValueError, match="not a ledger"), open_ledger(tmp_path / "nonces"):
+        pass
