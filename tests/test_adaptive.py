@@ -123,7 +123,7 @@ def test_planned_lengths_are_found_again_and_free_of_errors(epsilon):
 
 
 def test_uneven_states_and_padding():
-    tree = uneven_tree(3, 2, 6, 0.0, 4)
+    tree = uneven_tree(3, 2, 6, 0.0, 2)
     plan = plan_adaptive(tree, 0.2)
     point = evaluate_adaptive(tree, plan.law, AdaptiveSettings(transmissions=100))
     assert point.ber == pytest.approx(0, abs=1e-9)

@@ -39,6 +39,13 @@ def test_free_bits_are_always_taken():
     assert buy_bits(prices, np.full(3, 1 / 3), 0.0).tolist() == [2, 2, 0]
 
 
+def test_the_cheapest_bits_come_first_over_the_convex_hull():
+    # Two bits in state 0 cost 0.2 each, less than one bit in either state.
+    prices = np.array([[0, 0.3, 0.4], [0, 0.25, np.inf]])
+    assert buy_bits(prices, np.ones(2), 0.4).tolist() == [2, 0]
+    assert buy_bits(prices, np.ones(2), 0.65).tolist() == [2, 1]
+
+
 def test_more_budget_never_means_fewer_bits_and_the_price_is_the_partitions_loss():
     tree = synthetic_tree(2, 1, 10, 8, 2.8, seed=3)
     plans = [plan_adaptive(tree, epsilon) for epsilon in (0.0, 0.02, 0.1, 0.5)]

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
+from small_trees import uneven_tree
 
-from wm_env.limits import best_partition, block_limit, distance_masses, min_entropy, shared_key_success
+from wm_env.limits import best_partition, block_limit, distance_masses, min_entropy, shared_key_success, tree_limit
 from wm_env.synthetic import gaussian_pmf
 
 
@@ -46,7 +47,7 @@ def test_partition_is_at_most_the_shared_key_optimum_and_leaves_no_bin_empty_nee
 def test_integer_programme_beats_the_search_and_fills_every_bin():
     rng = np.random.default_rng(0)
     gained = 0
-    for _ in range(10):
+    for _ in range(5):
         pmf = gaussian_pmf(20, 4.0, rng)
         _, searched = best_partition(pmf, 3, nodes=0)
         bins, proven = best_partition(pmf, 3, gap=1e-5, nodes=500)
@@ -130,8 +131,8 @@ def test_limits_are_monotone_and_consistent(pmf, bits, budget):
 
 def test_average_over_states_is_weighted_and_the_doubt_is_reported():
     rng = np.random.default_rng(3)
-    cover = np.stack([gaussian_pmf(20, 4.0, rng) for _ in range(12)])
-    weights = rng.dirichlet(np.ones(12))
+    cover = np.stack([gaussian_pmf(20, 4.0, rng) for _ in range(6)])
+    weights = rng.dirichlet(np.ones(6))
     limit = block_limit(cover, weights, 3, gap=1e-4, nodes=2000)
     exact = [best_partition(row, 3, gap=1e-7, nodes=5000)[1] for row in cover]
     assert limit.gap <= 1e-4
@@ -140,3 +141,24 @@ def test_average_over_states_is_weighted_and_the_doubt_is_reported():
     unproven = block_limit(cover, weights, 3, nodes=0)
     assert unproven.gap > limit.gap
     assert limit.zero_error == pytest.approx(sum(w for w, row in zip(weights, cover, strict=True) if max(row) <= 1 / 8))
+
+
+def test_limit_of_a_tree_averages_blocks_and_the_states_that_the_model_reaches():
+    tree = uneven_tree(2, 2, 6, 0.5, 1)
+    expected = np.zeros(3)
+    reach = dict(enumerate(tree.prior))
+    for block in tree.blocks:
+        following = {}
+        for state, probability in reach.items():
+            row = block.cover[state]
+            expected[0] += probability / 2 * sum(min(p, 1 / 4) for p in row)
+            expected[1] += probability / 2 * min(1, np.count_nonzero(row) / 4)
+            expected[2] += probability / 2 * (max(row) <= 1 / 4)
+            following |= {int(block.child[state, x]): probability * row[x] for x in np.nonzero(row)[0]}
+        reach = following
+    limit = tree_limit(tree, 2)
+    assert limit.shared_key_success == pytest.approx(expected[0])
+    assert limit.largest_success == pytest.approx(expected[1])
+    assert limit.zero_error == pytest.approx(expected[2])
+    assert limit.distance_masses.sum() == pytest.approx(1)
+    assert limit.block_error(1.0) == pytest.approx(1 - expected[1])
