@@ -52,7 +52,7 @@ class BuildOptions:
     """L, tokens per block; a power of two."""
     candidates: int = 20
     """Q, candidates per state."""
-    temperature: float = 2.0
+    temperature: float = 4.0
     """tau of p_tau = softmax(logits / tau)."""
     beam_width: int | None = None
     """W >= Q, prefixes that the search for the top blocks keeps; Q + 4 by default, so that a few may merge."""

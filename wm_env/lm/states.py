@@ -78,7 +78,8 @@ def grow_tree(
     """The tree of equally likely prompts.
 
     The context after a candidate is the context before it and the candidate's token ids; where several token blocks
-    had one text, `Pool.tokens` says which stands for it.
+    had one text, `Pool.tokens` says which stands for it. Candidates that continue one another stay, see
+    `prefix_pairs`.
 
     Args:
         lm: the model.

@@ -45,7 +45,8 @@ def is_text(block: bytes) -> bool:
 def prefix_pairs(texts: Sequence[bytes]) -> int:
     """Number of ordered pairs (a, b) of different strings where b continues a.
 
-    Only such a pair can leave open where a block ends in a text.
+    Only such a pair can leave open where a block ends in a text. Pools keep both, since dropping one would bend the
+    law; a decoder that reads the whole text is misled only if two whole texts are equal.
     """
     ordered = sorted(set(texts))
     pairs = 0
