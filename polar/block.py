@@ -24,7 +24,7 @@ import numpy as np
 from polar.arithmetic import Reader, Side
 from polar.secrets import KeyStream, MessageKeys
 from polar.stream import Tokens
-from wm_env.limits import best_partition
+from wm_env.limits import best_partition, shared_key_success
 from wm_env.tree import Floats, Ints
 
 _ROUNDING = 1e-9
@@ -103,6 +103,8 @@ def make_code(pool: CandidatePool, tv_budget: float) -> BlockCode:
     groups = prefix_groups(pool.text)
     mass = np.array([pool.cover[list(group)].sum() for group in groups])
     for bits in range(len(groups).bit_length() - 1, 0, -1):
+        if 1 - shared_key_success(mass, bits) > tv_budget + _ROUNDING:
+            continue  # no partition is better than that, and most need not be searched for
         words, value = best_partition(mass, bits, nodes=0)
         if 1 - value <= tv_budget + _ROUNDING:
             return BlockCode(bits, groups, words, 1 - value if 1 - value > _ROUNDING else 0.0)

@@ -62,8 +62,8 @@ class Settings:
     rows: int = 1
     """Scheme stream: canvases in every forward pass. Floating-point sums depend on it."""
 
-    def __post_init__(self) -> None:
-        """Raises ValueError for a number out of its range."""
+    def check(self) -> None:
+        """Raise ValueError for a number out of its range."""
         if not 0 <= self.tv_budget < 1:
             raise ValueError(f"tv_budget={self.tv_budget}: a number from 0 to below 1 is needed")
         if self.rows < 1:
@@ -104,8 +104,8 @@ class Limits:
     ending: Ending = "sentence"
     """Where the text ends once the message is in: at the end of a sentence, or as soon as possible."""
 
-    def __post_init__(self) -> None:
-        """Raises ValueError for a number out of its range."""
+    def check(self) -> None:
+        """Raise ValueError for a number out of its range."""
         if self.max_blocks < 1 or self.patience < 1:
             raise ValueError("max_blocks and patience must be at least 1")
 
@@ -176,8 +176,10 @@ def open_channel(lm: MaskedLM, prompt: str, settings: Settings, vocabulary: Voca
     `vocabulary` is `open_vocabulary(lm)`, for those who open many channels.
 
     Raises:
-        ValueError: the prompt contains a token that no text may contain, or blocks are longer than the model reads.
+        ValueError: a setting is out of range, the prompt contains a token that no text may contain, or blocks are
+            longer than the model reads.
     """
+    settings.check()
     if settings.block_length > lm.max_length:
         raise ValueError(f"block_length={settings.block_length}: {lm.name} reads at most {lm.max_length} tokens")
     source = ModelSource(
@@ -246,6 +248,7 @@ class _Job:
     pools: PoolRecords = field(default_factory=dict)
 
     def sender(self) -> Sender:
+        self.limits.check()
         most_tokens = self.limits.max_blocks * self.channel.settings.block_length
         return Sender(self.message, self.keys, most_tokens, self.limits.patience)
 
