@@ -65,29 +65,32 @@ def lend(loads: Floats) -> Floats:
     """
     count = loads.shape[1]
     word = np.arange(count)
-    flows = np.zeros((len(loads), count, count))
-    for mask, flow in _loans(loads):
-        flows[:, word, word ^ mask] = flow
-    return flows
+    flows = np.zeros((count, count, len(loads)))
+    for mask, flow in _loans(loads.T):
+        flows[word, word ^ mask] = flow
+    return np.ascontiguousarray(flows.transpose(2, 0, 1))
 
 
 def _loans(loads: Floats) -> Iterator[tuple[int, Floats]]:
-    """The loans of every word to its partner word xor e, shape (N, 2^l), for one e after the other."""
-    count = loads.shape[1]
+    """The loans of every word to its partner word xor e, shape (2^l, N) like the loads, for one e after the other.
+
+    Words first, so that the partners of all words are whole rows: three times as fast.
+    """
+    count = len(loads)
     word = np.arange(count)
     excess, room = np.maximum(loads - 1 / count, 0), np.maximum(1 / count - loads, 0)
     for mask in sorted(range(1, count), key=lambda mask: (mask.bit_count(), mask)):
-        flow = np.minimum(excess, room[:, word ^ mask])
+        flow = np.minimum(excess, room[word ^ mask])
         excess = excess - flow
-        room = room - flow[:, word ^ mask]
+        room = room - flow[word ^ mask]
         yield mask, flow
 
 
 def _wrong_bits(loads: Floats) -> Floats:
-    """Expected number of wrong bits of the loans, shape (N,)."""
-    wrong = np.zeros(len(loads))
+    """Expected number of wrong bits of the loans of loads (2^l, N), shape (N,)."""
+    wrong = np.zeros(loads.shape[1])
     for mask, flow in _loans(loads):
-        wrong += mask.bit_count() * flow.sum(1)
+        wrong += mask.bit_count() * flow.sum(0)
     return wrong
 
 
@@ -135,16 +138,19 @@ def _swap_pairs(loads: Floats, pinned: NDArray[np.bool_], word_at: Ints) -> Floa
     count = loads.shape[1]
     bits = count.bit_length() - 1
     bound = distance_masses(loads, bits) @ np.arange(bits + 1)
-    wrong = _wrong_bits(np.take_along_axis(loads, word_at, axis=1))
+    placed = np.take_along_axis(loads, word_at, axis=1).T.copy()
+    fixed = np.take_along_axis(pinned, word_at, axis=1).T
+    wrong = _wrong_bits(placed)
     for first, second in [*combinations(range(count), 2)] * _SWEEPS:
-        rows = np.nonzero(wrong > bound + _ROUNDING)[0]
-        rows = rows[~pinned[rows, word_at[rows, first]] & ~pinned[rows, word_at[rows, second]]]
-        trial = word_at[rows]
-        trial[:, [first, second]] = trial[:, [second, first]]
-        changed = _wrong_bits(np.take_along_axis(loads[rows], trial, axis=1))
+        unequal = abs(placed[first] - placed[second]) > _ROUNDING
+        rows = np.nonzero((wrong > bound + _ROUNDING) & unequal & ~fixed[first] & ~fixed[second])[0]
+        trial = placed[:, rows]
+        trial[[first, second]] = trial[[second, first]]
+        changed = _wrong_bits(trial)
         better = changed < wrong[rows] - _ROUNDING
-        word_at[rows[better]] = trial[better]
-        wrong[rows[better]] = changed[better]
+        rows = rows[better]
+        placed[:, rows], wrong[rows] = trial[:, better], changed[better]
+        word_at[rows[:, None], [first, second]] = word_at[rows[:, None], [second, first]]
     return wrong
 
 
