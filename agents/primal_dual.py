@@ -128,12 +128,13 @@ class PrimalDual:
                     raise ValueError(f"the checkpoint does not fit this problem: {name} is missing or of another shape")
                 parameter.copy_(saved)
                 prefix = f"adam.{name}."
+                moments = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+                # Adam keeps its step count on the CPU; files have no scalars, so it comes back with one axis.
                 self.optimizer.state[parameter] = {
-                    key.removeprefix(prefix): value.to(device if value.ndim else "cpu").clone()
-                    for key, value in tensors.items()
-                    if key.startswith(prefix)
+                    key: value.reshape(()).clone() if key == "step" else value.to(device, copy=True)
+                    for key, value in moments.items()
                 }
-        self.multiplier = tensors["multiplier"].to(device)
+        self.multiplier = tensors["multiplier"].reshape(()).to(device)
         self.iteration = int(tensors["iteration"])
 
 

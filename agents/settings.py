@@ -12,12 +12,14 @@ class PolicySettings:
 
     embedding: int = 64
     """D, numbers that every (state, block) has of its own."""
-    label_spread: float = 5.0
-    """Standard deviation over u of the initial logits of P(u|s), nats."""
-    candidate_spread: float = 2.5
-    """Standard deviation over x of the initial logits of W(x|u,s), nats."""
-    uniform_bits: int = 3
-    """Leading free bits of V that are uniform given any state at the start."""
+    common: float = 0.9
+    """Share of the variance of the initial embeddings that all states have in common, in [0, 1]."""
+    label_spread: float = 0.5
+    """Standard deviation of the initial logits of P(u|s), nats."""
+    leading_spread: float = 2.0
+    """Standard deviation that each of the first log2 Q free bits of V adds to the initial logits of W(x|u,s), nats."""
+    trailing_spread: float = 0.3
+    """Standard deviation that each further bit of V adds."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +37,36 @@ class LearnerSettings:
 
 
 @dataclass(frozen=True)
+class PPOSettings:
+    """The constants of constrained PPO that matter; the others are the defaults of `PPOLagrangian`."""
+
+    copies: int = 16
+    """Copies of the environment; a rollout is one episode of each."""
+    learning_rate: float = 1e-2
+    """Step of Adam at the start; falls linearly to 0 over the run."""
+    dual_step: float = 0.05
+    """eta_beta, the step of the multiplier, bits per unit of total variation."""
+    target_kl: float = 0.1
+    """KL divergence by row that ends the epochs of a rollout, nats."""
+    evaluate_every: int = 25
+    """Rollouts between two exact evaluations, each with a row of metrics and a checkpoint."""
+
+
+@dataclass(frozen=True)
 class RunSettings:
     """All that a run depends on: the same settings give the same law on the same machine."""
 
-    agent: Literal["primal-dual", "planner"] = "primal-dual"
-    """Who chooses the laws: the paper's Algorithm 1, or the exact optimum in closed form."""
+    agent: Literal["primal-dual", "ppo", "planner"] = "primal-dual"
+    """Who chooses the laws: the paper's Algorithm 1, constrained PPO, or the exact optimum in closed form."""
     objective: Literal["gp", "coded"] = "gp"
     """Reward r of a block, in bits: gp = I(U;X) - I(U;S), the paper's; coded = I(V_M*;X) of uniform message bits."""
     tree: str = "news"
     """State tree: "news" is the shipped one, anything else the path of a tree file."""
     prompts: int = 50
-    """Prompts, the equally likely states of block 1; the first ones of the tree."""
+    """Prompts, the equally likely states of block 1; the first ones of the split, all if it has fewer."""
+    split: Literal["all", "train", "test"] = "all"
+    """Prompts to choose from: test = every fifth of the tree, train = the others. With --agent ppo and train, the law for
+    the test prompts is written beside: evaluate it with python evaluate.py RUN/held-out."""
     candidates: int = 20
     """Q, candidate token blocks kept per state."""
     labels: int = 64
@@ -57,7 +78,7 @@ class RunSettings:
     gamma: float = 1.0
     """gamma in (0, 1], the discount: block b = 1..B counts gamma^b."""
     iterations: int = 2000
-    """T, iterations of Algorithm 1; with --resume a new end of the run."""
+    """T, iterations of Algorithm 1 or rollouts of PPO; with --resume a new end of the run."""
     message_bits: int = 3
     """l, message bits per block, read by the coded objective."""
     seed: int = 0
@@ -68,6 +89,8 @@ class RunSettings:
     """How Algorithm 1 gets its gradient; the same numbers, autograd is the readable reference."""
     learner: LearnerSettings = LearnerSettings()
     """The constants of Algorithm 1."""
+    ppo: PPOSettings = PPOSettings()
+    """The constants of constrained PPO."""
 
     def to_json(self) -> dict[str, Any]:
         """Nested dictionaries of JSON types."""
@@ -82,8 +105,8 @@ class RunSettings:
         """
         learner = dict(value["learner"])
         policy = PolicySettings(**learner.pop("policy"))
-        rest = {name: setting for name, setting in value.items() if name != "learner"}
-        return RunSettings(**rest, learner=LearnerSettings(**learner, policy=policy))
+        rest = {name: setting for name, setting in value.items() if name not in ("learner", "ppo")}
+        return RunSettings(**rest, learner=LearnerSettings(**learner, policy=policy), ppo=PPOSettings(**value["ppo"]))
 
 
 PRESETS = {

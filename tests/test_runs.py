@@ -1,0 +1,84 @@
+import json
+import os
+
+import pytest
+import torch
+
+from agents.runs import check_writable, create_run, load_checkpoint, read_config, save_checkpoint
+from agents.settings import PRESETS, RunSettings
+from wm_env.tree import load_tree
+
+
+def make(path, tree):
+    return create_run(path, tree, PRESETS["smoke"].to_json(), ["train.py", "--preset", "smoke"])
+
+
+def test_new_run_holds_tree_and_configuration(tmp_path, small_tree):
+    run = make(tmp_path / "runs" / "one", small_tree)
+    assert load_tree(run.tree).fingerprint == small_tree.fingerprint
+    config = read_config(run)
+    assert config["tree_fingerprint"] == small_tree.fingerprint
+    assert config["command"] == ["train.py", "--preset", "smoke"]
+    assert {"python", "torch", "numpy"} <= config["versions"].keys()
+    assert RunSettings.from_json(config["settings"]) == PRESETS["smoke"]
+
+
+def test_existing_run_is_left_alone(tmp_path, small_tree):
+    run = make(tmp_path / "one", small_tree)
+    before = run.config.read_bytes()
+    with pytest.raises(FileExistsError, match="exists already: choose another --run, or continue"):
+        make(tmp_path / "one", small_tree)
+    assert run.config.read_bytes() == before
+
+
+def test_empty_folder_is_fine_a_file_is_not(tmp_path, small_tree):
+    (tmp_path / "empty").mkdir()
+    make(tmp_path / "empty", small_tree)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError):
+        make(tmp_path / "file", small_tree)
+
+
+def test_missing_run_and_damaged_configuration(tmp_path, small_tree):
+    run = make(tmp_path / "one", small_tree)
+    text = run.config.read_text()
+    run.config.write_text(text[: len(text) // 2])
+    with pytest.raises(ValueError, match="damaged"):
+        read_config(run)
+    run.config.write_text(json.dumps({**json.loads(text), "version": 99}))
+    with pytest.raises(ValueError, match="version 99"):
+        read_config(run)
+    run.config.unlink()
+    with pytest.raises(FileNotFoundError, match="holds no run"):
+        read_config(run)
+
+
+def test_checkpoint_round_trip_and_damage(tmp_path, small_tree):
+    run = make(tmp_path / "one", small_tree)
+    with pytest.raises(FileNotFoundError, match="no such covert-watermark checkpoint"):
+        load_checkpoint(run)
+    tensors = {"a": torch.randn(3, 2, dtype=torch.float32), "b": torch.tensor([7])}
+    save_checkpoint(run, tensors, {"best_rate": 1.5})
+    loaded, meta = load_checkpoint(run)
+    assert meta == {"best_rate": 1.5}
+    for name, value in tensors.items():
+        assert torch.equal(loaded[name], value)
+        assert loaded[name].dtype == value.dtype
+    run.checkpoint.write_bytes(run.checkpoint.read_bytes()[:-5])
+    with pytest.raises(ValueError, match="damaged or cut short"):
+        load_checkpoint(run)
+
+
+def test_writable_is_asked_of_the_nearest_folder_that_exists(tmp_path, monkeypatch):
+    check_writable(tmp_path / "a" / "b")
+    asked = []
+    monkeypatch.setattr(os, "access", lambda path, mode: asked.append(path) or False)
+    with pytest.raises(PermissionError, match="choose another --run"):
+        check_writable(tmp_path / "a" / "b")
+    assert asked == [tmp_path]
+
+
+def test_folder_below_a_file_is_not_writable(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PermissionError, match="cannot be written"):
+        check_writable(tmp_path / "file" / "run")

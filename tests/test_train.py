@@ -1,0 +1,242 @@
+"""The command line as a user meets it: exit codes, messages, files."""
+
+import csv
+import io
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from agents.runs import RunFolder, load_checkpoint
+from agents.settings import PRESETS
+from wm_env.law import load_law
+from wm_env.tree import load_tree
+
+ROOT = Path(__file__).parents[1]
+main = runpy.run_path(str(ROOT / "train.py"))["main"]
+SMALL = ["--candidates", "5", "--labels", "8", "--prompts", "3"]
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+def train(*arguments):
+    """train.py in this process: its exit code, standard output and standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["train.py", *map(str, arguments)])
+        try:
+            code = main()
+        except SystemExit as stop:
+            code = stop.code
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def smoke(tree, run, *arguments):
+    return train("--preset", "smoke", "--tree", tree, "--run", run, *SMALL, *arguments)
+
+
+def metrics_of(run):
+    with RunFolder(run).metrics.open(newline="") as file:
+        return [
+            {name: value for name, value in row.items() if not name.startswith("time/")} for row in csv.DictReader(file)
+        ]
+
+
+@pytest.fixture(scope="module")
+def whole_run(small_tree_file, tmp_path_factory):
+    run = tmp_path_factory.mktemp("train") / "whole"
+    done = smoke(small_tree_file, run)
+    assert done.code == 0, done.err
+    return run, done.out
+
+
+def test_run_folder_is_complete(whole_run):
+    run, output = whole_run
+    folder = RunFolder(run)
+    tree = load_tree(folder.tree)
+    law = load_law(folder.law, tree)
+    assert (len(tree.prior), law.blocks[0].labels) == (3, 8)
+    settings = json.loads(folder.config.read_text())["settings"]
+    assert settings["iterations"] == PRESETS["smoke"].iterations == 60
+    assert list(run.glob("events.out.tfevents.*"))
+    assert output.splitlines()[0].startswith("iteration 0 of 60: rate ")
+    assert "% of the optimum" in output.splitlines()[-1]
+
+
+def test_metrics_rise_and_carry_the_agreed_names(whole_run):
+    rows = metrics_of(whole_run[0])
+    assert [int(row["iteration"]) for row in rows] == list(range(0, 61, 10))
+    assert {
+        "rollout/ep_rew_mean",
+        "rollout/ep_cost_mean",
+        "rollout/cost_violation",
+        "rollout/rate_bits_per_token",
+        "train/lagrange_multiplier",
+        "train/gradient_norm",
+        "law/i_ux",
+        "law/i_us",
+        "law/i_ux_given_s",
+        "law/cover_entropy",
+        "law/label_entropy",
+        "law/percent_of_optimum",
+        "eval/rate",
+        "eval/cost",
+        "eval/feasible",
+        "eval/best_feasible_rate",
+    } <= rows[0].keys()
+    assert float(rows[-1]["eval/rate"]) > float(rows[0]["eval/rate"]) + 0.1
+    for row in rows:
+        assert float(row["eval/rate"]) == pytest.approx(float(row["rollout/ep_rew_mean"]), abs=1e-4)
+
+
+def test_resumed_run_equals_the_whole_one(whole_run, small_tree_file, tmp_path):
+    part = tmp_path / "part"
+    assert smoke(small_tree_file, part, "--iterations", 30).code == 0
+    done = train("--run", part, "--resume", "--iterations", 60)
+    assert done.code == 0, done.err
+    assert metrics_of(part) == metrics_of(whole_run[0])
+    wanted, meta = load_checkpoint(RunFolder(whole_run[0]))
+    got, other_meta = load_checkpoint(RunFolder(part))
+    assert meta == other_meta
+    assert wanted.keys() == got.keys()
+    for name, value in wanted.items():
+        assert torch.equal(value, got[name]), name
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_run_saves_and_resumes_to_the_same_end(whole_run, small_tree_file, tmp_path, number):
+    part = tmp_path / "part"
+    command = [sys.executable, ROOT / "train.py", "--preset", "smoke", "--tree", small_tree_file, "--run", part, *SMALL]
+    process = subprocess.Popen(
+        [*map(str, command), "--iterations", "1000000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert errors.startswith("error: stopped after iteration ")
+    assert errors.endswith(f"go on with: python train.py --run {part} --resume\n")
+    assert RunFolder(part).law.exists()
+    stopped = int(load_checkpoint(RunFolder(part))[0]["iteration"])
+    done = train("--run", part, "--resume", "--iterations", stopped + 1)
+    assert done.code == 0, done.err
+    assert int(load_checkpoint(RunFolder(part))[0]["iteration"]) == stopped + 1
+
+
+def test_planner_writes_the_same_folder_with_the_optimum(small_tree_file, tmp_path):
+    run = tmp_path / "planner"
+    done = smoke(small_tree_file, run, "--agent", "planner")
+    assert done.code == 0, done.err
+    assert "100.00 % of the optimum" in done.out
+    folder = RunFolder(run)
+    load_law(folder.law, load_tree(folder.tree))
+    assert float(metrics_of(run)[0]["law/percent_of_optimum"]) == pytest.approx(100)
+    again = train("--run", run, "--resume")
+    assert (again.code, again.err) == (
+        2,
+        f"error: {run} was made by the planner, which has nothing to resume: start a new run\n",
+    )
+
+
+def test_coded_objective_saves_its_message_set(small_tree_file, tmp_path):
+    run = tmp_path / "coded"
+    done = smoke(small_tree_file, run, "--objective", "coded", "--message-bits", 2)
+    assert done.code == 0, done.err
+    law = load_law(RunFolder(run).law, load_tree(RunFolder(run).tree))
+    assert law.message_sets == ((1, 2), (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tree", "missing.safetensors"], "missing.safetensors: no such covert-watermark tree file"),
+        (["--prompts", 7], "prompts=7: this tree has 1 to 6"),
+        (["--candidates", 6], "candidates=6: this tree has 1 to 5 per state"),
+        (["--blocks", 3], "blocks=3: this tree has 1 to 2"),
+        (["--labels", 12], "labels=12: a power of two is needed, such as 16"),
+        (["--labels", 32], "labels=32: blocks of 4 tokens have at most 16 words"),
+        (["--labels", 1], "labels=1: a label needs at least two values to carry anything"),
+        (["--epsilon", -0.1], "epsilon=-0.1: a total-variation budget of 0 or more is needed"),
+        (["--gamma", 0], "gamma=0.0: a discount in (0, 1] is needed"),
+        (["--iterations", 0], "iterations=0: a number above 0 is needed"),
+        (["--objective", "coded", "--message-bits", 4], "message_bits=4: 8 labels carry 1 to 3 message bits"),
+        (["--agent", "planner", "--labels", 2], "labels=2"),
+        (["--device", "cuda"], "device=cuda: no CUDA device is there: use --device cpu"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(small_tree_file, tmp_path, arguments, message):
+    run = tmp_path / "run"
+    done = smoke(small_tree_file, run, *arguments)
+    assert done.code == 2
+    assert done.err.startswith(f"error: {message}")
+    assert done.err.count("\n") == 1
+
+
+def test_existing_run_other_settings_and_missing_run(whole_run, small_tree_file, tmp_path):
+    run, _ = whole_run
+    taken = smoke(small_tree_file, run)
+    assert (taken.code, taken.err) == (
+        2,
+        f"error: {run} exists already: choose another --run, or continue that run with --resume\n",
+    )
+    changed = train("--run", run, "--resume", "--epsilon", 0.2)
+    assert (changed.code, changed.err) == (
+        2,
+        f"error: {run} was started with epsilon=0.1, not 0.2: leave it out to go on\n",
+    )
+    missing = train("--run", tmp_path / "none", "--resume")
+    assert (missing.code, missing.err.split(":")[0]) == (2, "error")
+    assert "holds no run" in missing.err
+
+
+def test_damaged_checkpoint_is_refused(small_tree_file, tmp_path):
+    run = tmp_path / "run"
+    assert smoke(small_tree_file, run, "--iterations", 10).code == 0
+    checkpoint = RunFolder(run).checkpoint
+    checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
+    done = train("--run", run, "--resume", "--iterations", 20)
+    assert done.code == 2
+    assert "is damaged or cut short" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_unknown_option_and_help():
+    wrong = train("--epsilom", "0.1")
+    assert wrong.code == 2
+    assert "Traceback" not in wrong.err
+    told = train("--help")
+    assert told.code == 0
+    for option in ("agent", "preset", "objective", "run", "tree", "prompts", "candidates", "labels", "blocks"):
+        assert f"--{option} " in told.out
+    for option in ("epsilon", "gamma", "iterations", "message-bits", "seed", "device", "resume"):
+        assert f"--{option}" in told.out
+
+
+def test_help_needs_no_torch():
+    code = (
+        "import contextlib, sys, train\n"
+        "sys.argv = ['train.py', '--help']\n"
+        "with contextlib.suppress(SystemExit):\n"
+        "    train.main()\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

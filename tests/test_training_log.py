@@ -1,0 +1,55 @@
+import csv
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from agents.planner import plan
+from agents.runs import RunFolder
+from agents.training_log import TrainingLog, heat_maps
+
+
+def rows_of(folder):
+    with folder.metrics.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def events_of(folder):
+    events = EventAccumulator(str(folder.path))
+    events.Reload()
+    return events
+
+
+def test_csv_and_tensorboard_have_the_same_numbers(tmp_path, small_tree):
+    folder = RunFolder(tmp_path / "run")
+    with TrainingLog(folder) as log:
+        log.add(0, {"eval/rate": 0.1 + 0.2, "eval/cost": 0.5})
+        log.add(10, {"eval/rate": 1.25, "eval/cost": 0.25})
+        log.add_laws(10, plan(small_tree, 0.1, labels=8).law)
+        log.add_settings({"epsilon": 0.1, "blocks": None}, {"eval/rate": 1.25})
+    assert [(row["iteration"], float(row["eval/rate"])) for row in rows_of(folder)] == [("0", 0.1 + 0.2), ("10", 1.25)]
+    events = events_of(folder)
+    assert [(event.step, event.value) for event in events.Scalars("eval/cost")] == [(0, 0.5), (10, 0.25)]
+    assert set(events.Tags()["images"]) == {
+        f"block_{number}/{name}" for number in (1, 2) for name in ("labels", "candidates")
+    }
+
+
+def test_resumed_log_drops_what_came_after(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with TrainingLog(folder) as log:
+        for iteration in (0, 10, 20):
+            log.add(iteration, {"eval/rate": float(iteration)})
+    with TrainingLog(folder, resume_at=10) as log:
+        log.add(20, {"eval/rate": -20.0})
+    assert [float(row["eval/rate"]) for row in rows_of(folder)] == [0.0, 10.0, -20.0]
+    assert [event.value for event in events_of(folder).Scalars("eval/rate")] == [0.0, 10.0, -20.0]
+
+
+def test_heat_map_shows_the_table_with_states_downwards():
+    table = torch.tensor([[0.1, 0.9], [0.6, 0.4], [0.5, 0.5]])
+    figure = heat_maps({"P(u|s)": table})
+    image = figure.axes[0].images[0]
+    assert (image.get_array() == table.numpy()).all()
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("u", "s")
+    assert image.get_clim() == pytest.approx((0.0, 0.9))
