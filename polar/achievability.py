@@ -127,7 +127,7 @@ def decoding_error(law: Letter, codebook: Codebook) -> float:
             for message in range(messages)
         ]
         correct += float(torch.stack(received).amax(0).sum())
-    return 1 - correct / (messages * keys)
+    return max(0.0, 1 - correct / (messages * keys))
 
 
 def _sent(law: Letter, counts: Tensor, length: int) -> Tensor:

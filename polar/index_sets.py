@@ -152,27 +152,41 @@ def spectrum(code: TokenCode, log_length: int, cache: Path | None = None) -> Spe
     return Spectrum(**arrays)
 
 
-def choose_sets(polarised: Spectrum, positions: int, salt_bits: int = 0, decoding_budget: float = 1e-3) -> IndexSets:
+def choose_sets(
+    polarised: Spectrum,
+    positions: int,
+    salt_bits: int = 0,
+    tilt: float = 0.0,
+    decoding_budget: float = 1e-3,
+) -> IndexSets:
     """Message set: the `positions` decodable positions of all levels that are nearest to uniform given the state.
 
     A position is decodable as long as the entropies of all decodable ones sum to at most `decoding_budget` bits. Any
     other is fixed to a key bit where that is the lesser evil: 1 - H given the state below H given what is received.
 
+    Args:
+        polarised: the entropies.
+        positions: size of the message set, salt included.
+        salt_bits: salt of every level, see `polar.memoryless`.
+        tilt: 0 is best for plain filling. With look-ahead, positions that add up few labels are what hurts, since a few
+            states determine them: within a level, 1 - H counts 2^tilt times as much with every halving of that number.
+        decoding_budget: bits.
+
     Raises:
         ValueError: fewer decodable positions than asked for.
     """
     shape = polarised.deficit.shape
-    decodable = _cheapest(polarised.decoder_entropy, decoding_budget)
-    candidates = np.flatnonzero(decodable)
-    if not 0 <= positions <= len(candidates):
-        raise ValueError(f"{positions} message positions asked for, {len(candidates)} are decodable")
-    deficit = polarised.deficit.reshape(-1)
-    chosen = candidates[np.argsort(deficit[candidates], kind="stable")[:positions]]
-    message = np.zeros(deficit.shape, dtype=np.bool_)
-    message[chosen] = True
-    key = ~decodable & (deficit < polarised.decoder_entropy.reshape(-1))
-    undecodable = ~decodable & ~key
-    return IndexSets(message.reshape(shape), key.reshape(shape), undecodable.reshape(shape), salt_bits)
+    decodable = _cheapest(polarised.decoder_entropy, decoding_budget).reshape(shape)
+    if not 0 <= positions <= decodable.sum():
+        raise ValueError(f"{positions} message positions asked for, {decodable.sum()} are decodable")
+    nearest = _smallest(np.where(decodable, polarised.deficit, np.inf), positions)
+    halvings = np.array([position.bit_count() for position in range(shape[1])])
+    with np.errstate(divide="ignore"):
+        tilted = np.where(decodable, np.log2(polarised.deficit) + tilt * halvings, np.inf)
+    counts = nearest.sum(1)
+    message = np.stack([_smallest(costs, int(count)) for costs, count in zip(tilted, counts, strict=True)])
+    key = ~decodable & (polarised.deficit < polarised.decoder_entropy)
+    return IndexSets(message, key, ~decodable & ~key, salt_bits)
 
 
 def positions_within(polarised: Spectrum, budget: float, decoding_budget: float = 1e-3) -> int:
@@ -226,8 +240,11 @@ def _polarise_level(level: Level, log_length: int) -> Polarisation:
 
 def _cheapest(costs: Floats, budget: float) -> Bools:
     """Flat mask of the cheapest positions whose costs sum to at most `budget`."""
-    flat = costs.reshape(-1)
-    order = np.argsort(flat, kind="stable")
-    mask = np.zeros(flat.shape, dtype=np.bool_)
-    mask[order[flat[order].cumsum() <= budget]] = True
-    return mask
+    return _smallest(costs.reshape(-1), int((np.sort(costs, axis=None).cumsum() <= budget).sum()))
+
+
+def _smallest(costs: Floats, count: int) -> Bools:
+    """Mask of the `count` smallest entries, of the shape of `costs`."""
+    mask = np.zeros(costs.size, dtype=np.bool_)
+    mask[np.argsort(costs, axis=None, kind="stable")[:count]] = True
+    return mask.reshape(costs.shape)

@@ -8,7 +8,8 @@ the state allows and loses the bit; it never sends a token that the cover would 
 
 * look-ahead: several drafts of the frame, see `polar.successive.fill`;
 * salt: the first message bits of a level carry a number, and a mask made from that number is added to the rest. The
-  encoder tries the numbers in turn until a level has no dead end. The decoder reads the number and takes the mask off.
+  encoder tries the numbers in turn, with more drafts as they mount up, until a level has no dead end. The decoder
+  reads the number and takes the mask off.
 
 For an erasure law (every bit is uniform or determined given S^n) the law of the encoder is then still exactly the
 cover: whatever it does commutes with moving from one word that the state allows to another, and the pad makes all of
@@ -28,6 +29,12 @@ from polar.transform import label_words, polar_transform
 from wm_env.law import BlockLaw
 
 Bits = NDArray[np.uint8]
+
+TRIES_PER_DOUBLING = 4
+"""Salts tried before the number of drafts doubles."""
+
+DOUBLINGS = 4
+"""How often it doubles at most."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ def encode(
         messages: bits, shape (F, message_bits).
         keys: bits that the decoder has too, shape (F, key_bits).
         generator: source of the encoder's own draws.
-        particles: drafts per frame, see `polar.successive.fill`; 1 is plain successive-cancellation filling.
+        particles: drafts per frame at the first salt, see `polar.successive.fill`; 1 is plain filling.
 
     Raises:
         ValueError: shapes that do not fit the sets.
@@ -125,7 +132,9 @@ def _fill_level(
         salted = np.hstack((np.tile(label_words(np.array(salt), salt_bits), (len(pending), 1)), masked))
         values = _forced_values(sets, number, salted ^ pad[pending], fixed[pending])
         forced = sets.message[number] | sets.key[number]
-        filled = fill(llr[pending], forced, values, generator, particles)
+        # Most frames need a try or two; the few hard ones need drafts more than they need tries.
+        drafts = particles << min(salt // TRIES_PER_DOUBLING, DOUBLINGS)
+        filled = fill(llr[pending], forced, values, generator, drafts)
         words[pending], dead_ends[pending] = filled.word, filled.dead_ends
         pending = pending[filled.dead_ends > 0]
         if not len(pending):
@@ -177,6 +186,6 @@ def _draw_symbols(law: BlockLaw, states: Ints, labels: Ints, generator: torch.Ge
     """X drawn from W(x|u,s) at every position, as token numbers."""
     cumulative = law.p_candidate.cumsum(-1)[torch.from_numpy(states), torch.from_numpy(labels)]
     point = torch.rand(states.shape, dtype=torch.float64, generator=generator)[..., None] * cumulative[..., -1:]
-    candidate = torch.searchsorted(cumulative, point, right=True).clamp_max(cumulative.shape[-1] - 1)
-    symbols: NDArray[np.int64] = law.symbol[torch.from_numpy(states)[..., None], candidate][..., 0].numpy()
+    candidate = (cumulative[..., :-1] <= point).sum(-1)
+    symbols: NDArray[np.int64] = law.symbol[torch.from_numpy(states), candidate].numpy()
     return symbols
