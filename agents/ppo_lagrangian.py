@@ -43,7 +43,7 @@ class PPOLagrangian(PPO):
 
     A run is a function of its settings: noise, minibatches and episodes of a rollout are drawn from
     (seed, num_timesteps), so a model that was saved, loaded and trained on continues bit for bit as if nothing had
-    happened, as long as `learn` is told the same final number of steps.
+    happened, as long as `learn` is told the same final number of steps, on which noise and schedules depend.
 
     Args:
         policy: `LawPolicy` or a subclass.
@@ -111,8 +111,13 @@ class PPOLagrangian(PPO):
     def collect_rollouts(
         self, env: VecEnv, callback: BaseCallback, rollout_buffer: StateRolloutBuffer, n_rollout_steps: int
     ) -> bool:
-        """Play whole episodes, estimate advantages, move the multiplier; False if a callback wants to stop."""
+        """Play whole episodes, estimate advantages, move the multiplier.
+
+        False if a callback wants to stop: then the rollout has not been, and its steps do not count.
+        """
         self.policy.set_training_mode(False)
+        begin = self.num_timesteps
+        self.policy.anneal(max(0.0, 1 - begin / self._total_timesteps))
         rollout_buffer.reset()
         env_seed, noise_seed = np.random.SeedSequence([self.seed, self.num_timesteps]).generate_state(2).tolist()
         env.seed(env_seed)
@@ -132,6 +137,7 @@ class PPOLagrangian(PPO):
             self.num_timesteps += env.num_envs
             callback.update_locals(locals())
             if not callback.on_step():
+                self.num_timesteps = begin
                 return False
             rollout_buffer.add_rows(infos, state_values, rows.log_prob)
             values, log_prob = state_values[..., 0].sum(-1), rows.log_prob.sum((-1, -2))
@@ -221,7 +227,7 @@ class PPOLagrangian(PPO):
             values = buffer.state_values[..., channel].sum(-1).flatten()
             returns = values + buffer.state_advantages[..., channel].sum(-1).flatten()
             self.logger.record(tag, explained_variance(values, returns))
-        label_std, candidate_std = self.policy.log_std.exp().tolist()
+        label_std, candidate_std = self.policy.std.tolist()
         self.logger.record("train/label_std", label_std)
         self.logger.record("train/candidate_std", candidate_std)
         self.logger.record("train/clip_range", clip)

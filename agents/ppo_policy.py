@@ -3,9 +3,11 @@
 The actor is a Gaussian over logits: a logistic-normal law once `wm_env.wrappers.LogitsToSimplices` has applied the
 softmax. The action that is stored is the logit. Of the alternatives, a Dirichlet ties its variance to its mean and has
 an unbounded density at the edge of the simplex, where the optimum lies; a softmaxed action with the Gaussian's density
-is wrong. Three things keep exploration workable although an action has thousands of entries: one noise level for each
-kind of entry, not one for each entry; networks shared over states, so that every state is a sample of the same few
-parameters; and log-probabilities by row (s, u), so that ratio, clip and credit belong to rows and not to the whole.
+is wrong. Three things keep exploration workable although an action has thousands of entries: two noise levels for the
+two kinds of entries instead of one for each entry; networks shared over states, so that every state is a sample of the
+same few parameters; and log-probabilities by row (s, u), so that ratio, clip and credit belong to rows. The noise
+is annealed, not learned: noise costs total variation, so once the limit binds a learned one dies before the labels have
+found their meaning.
 """
 
 import math
@@ -56,18 +58,24 @@ class RowEvaluation(NamedTuple):
 class LawPolicy(ActorCriticPolicy):
     """Actor, reward critic and cost critic for a `CovertWatermarkEnv` with logit actions.
 
-    Per state s and candidate rank k a small network gives h(s,k). The mean logit of W for label u and the candidate of
-    rank k is ln P(x|s) + T(u,k) + e(u) . h(s,k), with a table T and an embedding e that all states share, so that a
-    label can come to mean a rank everywhere. The mean logit of P(u|s) is b(u) + sum_k W(k|u,s) v . h(s,k): a label may
-    become as likely as what it leads to deserves. At the start e, b and v are 0 and T is noise, so labels mean next to
-    nothing and the text follows the cover. The networks see of a state its sorted cover, and the block; permuting
-    states permutes the rows of the action.
+    The mean of the action is a labelling of the candidates, a channel from X and S to U as Gelfand and Pinsker have it.
+    For a state s and the candidate of rank k,
+
+        q(x|s) proportional to P(x|s) exp(f(s,k)),    V(u|x,s) = B(u,k),
+
+    with a small network f and a table B that all states share. The mean logits are those of the P(u|s) and W(x|u,s)
+    whose joint law is q(x|s) V(u|x,s). So what an observer sees, q, and what a label means, V, are learned apart.
+    B is a free table of logits after Sinkhorn balancing: sum_u B(u,k) = 1 and sum_k B(u,k) = Q/M. Without it two labels
+    often settle on one rank while another rank has none, and noise never revives a label of probability near 0. At the
+    start f is 0 and the logits of B are noise: labels mean next to nothing and the text follows the cover. f sees of a
+    state its sorted cover, and the block; permuting states permutes the rows of the action.
 
     Args:
         observation_space, action_space, lr_schedule: as Stable-Baselines3 passes them.
         hidden: width of the two-layer networks.
-        table_spread: standard deviation of the initial T.
-        label_std, candidate_std: initial standard deviation of the noise on logits of P(u|s) and of W(x|u,s); learned.
+        table_spread: standard deviation of the initial logits of B, nats.
+        label_std: standard deviation of the noise on the logits of P(u|s) at the start and the end of training, nats.
+        candidate_std: the same for W(x|u,s). In between both fall geometrically.
         use_sde: must be False.
 
     Raises:
@@ -81,8 +89,8 @@ class LawPolicy(ActorCriticPolicy):
         lr_schedule: Any,
         hidden: int = 64,
         table_spread: float = 0.5,
-        label_std: float = 0.2,
-        candidate_std: float = 0.4,
+        label_std: tuple[float, float] = (0.1, 0.03),
+        candidate_std: tuple[float, float] = (0.5, 0.1),
         use_sde: bool = False,
         **kwargs: Any,
     ):
@@ -104,12 +112,11 @@ class LawPolicy(ActorCriticPolicy):
     def _build(self, lr_schedule: Any) -> None:
         width, labels, ranks = self.hidden, self.labels, self.candidates
         self.action_dist = DiagGaussianDistribution(gym.spaces.flatdim(self.action_space))
-        self.candidate_net = _two_layers(FEATURES + self.blocks, width)
+        self.tilt_net = nn.Sequential(_two_layers(FEATURES + ranks + self.blocks, width), nn.Linear(width, 1))
+        nn.init.zeros_(self.tilt_net[1].weight)
+        nn.init.zeros_(self.tilt_net[1].bias)
         self.table = nn.Parameter(self.table_spread * torch.randn(labels, ranks))
-        self.label_embedding = nn.Parameter(torch.zeros(labels, width))
-        self.label_bias = nn.Parameter(torch.zeros(labels))
-        self.worth = nn.Parameter(torch.zeros(width))
-        self.log_std = nn.Parameter(torch.tensor([self.label_std, self.candidate_std]).log())
+        self.register_buffer("std", torch.tensor([self.label_std[0], self.candidate_std[0]]))
         self.value_net = nn.Sequential(_two_layers(2 * ranks + self.blocks, width), nn.Linear(width, 2))
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
@@ -121,10 +128,18 @@ class LawPolicy(ActorCriticPolicy):
         """What the surrogate moves."""
         return [value for name, value in self.named_parameters() if not name.startswith("value_net.")]
 
+    std: Tensor
+    """Present noise on logits of P(u|s) and of W(x|u,s)."""
+
     def _get_constructor_parameters(self) -> dict[str, Any]:
         parameters: dict[str, Any] = super()._get_constructor_parameters()
         names = ("hidden", "table_spread", "label_std", "candidate_std")
         return parameters | {name: getattr(self, name) for name in names}
+
+    def anneal(self, remaining: float) -> None:
+        """Set the noise for a point of the training: `remaining` falls from 1 to 0."""
+        levels = [end * (start / end) ** remaining for start, end in (self.label_std, self.candidate_std)]
+        self.std.copy_(torch.tensor(levels))
 
     def look(self, observation: dict[str, Tensor]) -> StateTable:
         """Sort what an observation says about each state; any number of states."""
@@ -140,16 +155,17 @@ class LawPolicy(ActorCriticPolicy):
 
     def mean_logits(self, table: StateTable) -> Tensor:
         """Means of the logits, shape (batch, N, M, 1 + Q), within the bound; candidates in the observation's order."""
-        block = table.block[:, :, None, :].expand(-1, -1, self.candidates, -1)
-        hidden = self.candidate_net(torch.cat([table.candidates, block], -1))
-        own = math.log(2) * table.candidates[:, :, None, :, 0]
-        ranked = own + self.table + torch.einsum("ud,nskd->nsuk", self.label_embedding, hidden)
-        leads_to = ranked.masked_fill(~table.present[:, :, None, :], -torch.inf).nan_to_num(neginf=-1e9).softmax(-1)
-        of_label = self.label_bias + (leads_to * (hidden @ self.worth)[:, :, None, :]).sum(-1)
-        place = table.order[:, :, None, :].expand_as(ranked)
-        of_candidate = torch.zeros_like(ranked).scatter(-1, place, ranked)
-        logits = torch.cat([of_label[..., None], of_candidate], -1)
-        return self.bound * torch.tanh(logits / self.bound)
+        state = torch.cat([table.candidates[..., 0], table.block], -1)[:, :, None, :].expand(
+            -1, -1, self.candidates, -1
+        )
+        tilt = self.tilt_net(torch.cat([table.candidates, state], -1))[..., 0]
+        log_cover = math.log(2) * table.candidates[..., 0]
+        log_q = _masked_log_softmax(log_cover + tilt, table.present)
+        log_joint = log_q[:, :, None, :] + log_balanced(self.table)
+        of_label = log_joint.logsumexp(-1)
+        ranked = log_joint - of_label[..., None]
+        of_candidate = torch.zeros_like(ranked).scatter(-1, table.order[:, :, None, :].expand_as(ranked), ranked)
+        return torch.cat([of_label[..., None], of_candidate], -1).clamp(-self.bound, self.bound)
 
     def state_values(self, table: StateTable) -> Tensor:
         """Expected rate (bits) and cost from here on, per state and unit of its probability, shape (batch, N, 2)."""
@@ -173,8 +189,7 @@ class LawPolicy(ActorCriticPolicy):
 
     def _std(self) -> Tensor:
         """Noise of the 1 + Q logits of a row."""
-        label, candidate = self.log_std.exp()
-        return torch.cat([label.view(1), candidate.expand(self.candidates)])
+        return torch.cat([self.std[:1], self.std[1:].expand(self.candidates)])
 
     def _row_log_prob(self, table: StateTable, mean: Tensor, actions: Tensor) -> Tensor:
         deviation = (actions - mean) / self._std()
@@ -211,6 +226,24 @@ class LawPolicy(ActorCriticPolicy):
         """Expected cost from here on, shape (batch, 1)."""
         table = self.look(obs)
         return (table.state_probs * self.state_values(table)[..., 1]).sum(-1, keepdim=True)
+
+
+def log_balanced(logits: Tensor, sweeps: int = 20) -> Tensor:
+    """ln B, shape (M, Q): exp(logits) times factors of rows and columns, such that sum_u B = 1 and sum_k B = Q/M.
+
+    Sinkhorn's iteration in the log domain. sum_u B = 1 holds exactly, the other sums up to what the sweeps leave.
+    """
+    excess = math.log(logits.shape[1] / logits.shape[0])
+    for _ in range(sweeps):
+        logits = logits.log_softmax(1) + excess
+        logits = logits.log_softmax(0)
+    return logits
+
+
+def _masked_log_softmax(logits: Tensor, present: Tensor) -> Tensor:
+    """ln softmax over the last axis among what is present; so low elsewhere that the exponential is 0."""
+    # States that are only padding have nothing present: any finite row will do for them.
+    return logits.masked_fill(~present, -1e4).log_softmax(-1)
 
 
 def _two_layers(inputs: int, width: int) -> nn.Sequential:

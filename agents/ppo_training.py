@@ -1,0 +1,213 @@
+"""Constrained PPO as an agent of train.py: run folder, metrics, checkpoints and signals around `PPOLagrangian`."""
+
+import math
+import sys
+import time
+from typing import Any
+
+import torch
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.utils import LinearSchedule
+from torch import Tensor
+from tqdm import tqdm
+
+from agents.evaluation import Evaluation, law_metrics, summary
+from agents.interrupts import InterruptedRunError, Interrupts
+from agents.ppo_callbacks import BestPolicy, LawEvaluation, evaluate_deterministic
+from agents.ppo_lagrangian import PPOLagrangian
+from agents.ppo_policy import LawPolicy
+from agents.ppo_vec_env import LogitVecEnv
+from agents.runs import RunFolder, load_checkpoint, save_checkpoint
+from agents.settings import RunSettings
+from agents.training_log import TrainingLog
+from wm_env.env import CovertWatermarkEnv
+from wm_env.law import save_law
+from wm_env.problem import Problem, open_tree, split_prompts
+from wm_env.tree import save_tree, subset
+
+
+def train_ppo(folder: RunFolder, problem: Problem, settings: RunSettings, resume: bool) -> Evaluation:
+    """Train for `iterations` rollouts and save the best law that meets the limit, or the last law if none does.
+
+    Raises:
+        InterruptedRunError: a signal came; checkpoint and law were saved first.
+        OSError: a file could not be written.
+        ValueError: the checkpoint is damaged or does not fit the problem.
+    """
+    arguments = env_arguments(folder, problem, settings)
+    env = CovertWatermarkEnv(**arguments)
+    model = make_model(arguments, settings)
+    model.set_logger(configure(None, []))
+    best = _restore(folder, model) if resume else None
+    rollout = model.n_steps * model.n_envs
+    total = settings.iterations * rollout
+    with (
+        TrainingLog(folder, model.num_timesteps if resume else None) as log,
+        Interrupts() as interrupts,
+        tqdm(total=total, initial=model.num_timesteps, unit="step", disable=not sys.stderr.isatty()) as bar,
+    ):
+        recorder = _Recorder(env, folder, settings, log, interrupts, bar)
+        recorder.best, recorder.rollouts = best, model.num_timesteps // rollout
+        recorder.init_callback(model)
+        if model.num_timesteps < total:
+            # With a log interval that is never reached the recorder finds the rollout's numbers in the logger.
+            model.learn(total - model.num_timesteps, recorder, log_interval=sys.maxsize, reset_num_timesteps=not resume)
+        evaluation = recorder.finish()
+        if settings.split == "train":
+            _save_held_out(folder, problem, model, settings)
+        log.add_laws(model.num_timesteps, evaluation.law)
+        log.add_settings(settings.to_json(), law_metrics(evaluation, problem, env.objective))
+        return evaluation
+
+
+def _save_held_out(folder: RunFolder, problem: Problem, model: PPOLagrangian, settings: RunSettings) -> None:
+    """The law for the prompts that training did not see, with their tree, in the folder held-out/ of the run."""
+    whole = open_tree(settings.tree)
+    rows = split_prompts(whole, "test")
+    beside = RunFolder(folder.path / "held-out")
+    save_tree(subset(whole, rows, settings.candidates, settings.blocks), beside.tree)
+    env = CovertWatermarkEnv(**env_arguments(beside, problem, settings) | {"prompts": len(rows)})
+    held_out = evaluate_deterministic(model, env)
+    save_law(held_out.law, beside.law)
+    print(f"{beside.law}: {summary(held_out, env.problem, env.objective)}")
+
+
+def env_arguments(folder: RunFolder, problem: Problem, settings: RunSettings) -> dict[str, Any]:
+    """Arguments of the environment that a run trains on: the run's own tree."""
+    return {
+        "tree": str(folder.tree),
+        "prompts": len(problem.tree.prior),
+        "candidates": problem.tree.meta.candidates,
+        "labels": settings.labels,
+        "epsilon": settings.epsilon,
+        "gamma": settings.gamma,
+        "objective": settings.objective,
+        "message_bits": settings.message_bits,
+    }
+
+
+def make_model(arguments: dict[str, Any], settings: RunSettings) -> PPOLagrangian:
+    """The learner of the settings before its first rollout."""
+    constants = settings.ppo
+    env = LogitVecEnv(constants.copies, **arguments)
+    return PPOLagrangian(
+        LawPolicy,
+        env,
+        n_steps=env.get_attr("identity")[0]()["blocks"],
+        learning_rate=LinearSchedule(constants.learning_rate, 0.0, 1.0),
+        dual_step=constants.dual_step,
+        target_kl=constants.target_kl,
+        seed=settings.seed,
+        device=settings.device,
+    )
+
+
+class _Recorder(LawEvaluation):
+    """Evaluations of a run: a row of metrics, a line of progress, a checkpoint; between rollouts, a wish to stop."""
+
+    def __init__(
+        self,
+        env: CovertWatermarkEnv,
+        folder: RunFolder,
+        settings: RunSettings,
+        log: TrainingLog,
+        interrupts: Interrupts,
+        bar: Any,
+    ) -> None:
+        super().__init__(env, settings.ppo.evaluate_every)
+        self.folder, self.settings, self.log = folder, settings, log
+        self.interrupts, self.bar = interrupts, bar
+        self.since: tuple[float, int] | None = None
+
+    def report(self, metrics: dict[str, float]) -> None:
+        """Write the numbers of the last rollout and of this evaluation."""
+        seen = {
+            name: float(value)
+            for name, value in self.logger.name_to_value.items()
+            if name.startswith(("rollout/", "train/"))
+        }
+        metrics = {"eval/best_feasible_rate": math.nan, **seen, **metrics, "time/fps": self._steps_per_second()}
+        self.log.add(self.num_timesteps, metrics)
+        self.bar.update(self.num_timesteps - self.bar.n)
+        line = (
+            f"rate {metrics['eval/rate']:.4f} bits, cost {metrics['eval/cost']:.4f} of {self.settings.epsilon:g}, "
+            f"beta {self.model.multiplier:.3f}"
+        )
+        if "law/percent_of_optimum" in metrics:
+            line += f", {metrics['law/percent_of_optimum']:.1f} % of optimum"
+        if self.bar.disable:
+            print(f"step {self.num_timesteps} of {self.bar.total}: {line}", flush=True)
+        else:
+            self.bar.set_postfix_str(line)
+        _save_checkpoint(self.folder, self.model, self.best)
+        self.since = time.perf_counter(), self.num_timesteps
+
+    def finish(self) -> Evaluation:
+        """Give the model its best parameters and save their law."""
+        self.restore_best()
+        evaluation = evaluate_deterministic(self.model, self.env)
+        save_law(evaluation.law, self.folder.law)
+        return evaluation
+
+    def _on_training_start(self) -> None:
+        # A resumed run was evaluated where it stopped, if an evaluation was due there.
+        self.skip = self.num_timesteps if self.num_timesteps > 0 else None
+
+    def _on_rollout_start(self) -> None:
+        if self.num_timesteps == self.skip:
+            self.rollouts += 1
+        else:
+            super()._on_rollout_start()
+        if self.interrupts.received is not None:
+            _save_checkpoint(self.folder, self.model, self.best)
+            self.finish()
+            raise InterruptedRunError(
+                self.interrupts.received,
+                f"stopped after step {self.num_timesteps} of {self.bar.total}; "
+                f"go on with: python train.py --run {self.folder.path} --resume",
+            )
+
+    def _steps_per_second(self) -> float:
+        if self.since is None:
+            return 0.0
+        speed: float = (self.num_timesteps - self.since[1]) / (time.perf_counter() - self.since[0])
+        return speed
+
+
+def _save_checkpoint(folder: RunFolder, model: PPOLagrangian, best: BestPolicy | None) -> None:
+    """Everything that the rest of the run depends on; random numbers come from the seed and the step."""
+    tensors = {
+        "multiplier": torch.tensor(model.multiplier, dtype=torch.float64),
+        "num_timesteps": torch.tensor(model.num_timesteps),
+        "n_updates": torch.tensor(model._n_updates),
+    }
+    tensors |= {f"policy.{name}": value for name, value in model.policy.state_dict().items()}
+    for number, state in model.policy.optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
+    meta: dict[str, float | int] = {}
+    if best is not None:
+        tensors |= {f"best.{name}": value for name, value in best.parameters.items()}
+        meta = {"best_timesteps": best.timesteps, "best_rate": best.rate}
+    save_checkpoint(folder, tensors, meta)
+
+
+def _restore(folder: RunFolder, model: PPOLagrangian) -> BestPolicy | None:
+    """Put a model where the checkpoint was taken."""
+    tensors, meta = load_checkpoint(folder)
+    optimizer = model.policy.optimizer.state_dict()
+    for name, value in _under("optimizer", tensors).items():
+        number, field = name.split(".")
+        optimizer["state"].setdefault(int(number), {})[field] = value
+    try:
+        model.multiplier = float(tensors["multiplier"])
+        model.num_timesteps = int(tensors["num_timesteps"])
+        model._n_updates = int(tensors["n_updates"])
+        model.policy.load_state_dict(_under("policy", tensors))
+    except (KeyError, RuntimeError):
+        raise ValueError(f"{folder.checkpoint} is not a checkpoint of this agent and size: start a new run") from None
+    model.policy.optimizer.load_state_dict(optimizer)
+    return BestPolicy(meta["best_timesteps"], meta["best_rate"], _under("best", tensors)) if meta else None
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")}
