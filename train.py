@@ -4,6 +4,7 @@ Examples:
   python train.py                                        the shipped tree, minutes on two cores
   python train.py --preset paper --run runs/paper        the set-up of the paper
   python train.py --agent planner --run runs/planner     the exact optimum
+  python train.py --preset ppo --split train             constrained PPO, and its law for prompts that it never saw
   python train.py --run runs/paper --resume              go on after an interruption
 """
 
@@ -23,8 +24,9 @@ class Options:
 
     settings: Annotated[RunSettings, tyro.conf.arg(name="")]
     """All that a run depends on."""
-    preset: Literal["default", "paper", "smoke"] = "default"
-    """Defaults that go together: paper = M 256, T 6000, as in the paper; default = M 64, T 2000; smoke = seconds."""
+    preset: Literal["default", "paper", "ppo", "smoke"] = "default"
+    """Defaults that go together: paper = M 256, T 6000, as in the paper; default = M 64, T 2000; ppo = constrained PPO
+    on the environment's default problem; smoke = seconds."""
     run: Path | None = None
     """Run folder for law, metrics, TensorBoard events and checkpoint; runs/AGENT-PRESET if not given."""
     resume: bool = False

@@ -63,21 +63,22 @@ class PPOLagrangian(PPO):
 
     policy: LawPolicy
     rollout_buffer: StateRolloutBuffer
+    num_timesteps: int
 
     def __init__(
         self,
         policy: type[LawPolicy] | str,
         env: GymEnv | None,
         epsilon: float | None = None,
-        dual_step: float = 1.0,
+        dual_step: float = 0.2,
         initial_multiplier: float = 0.0,
-        learning_rate: Any = 3e-3,
+        learning_rate: Any = 0.01,
         n_steps: int = 2,
-        batch_size: int = 64,
-        n_epochs: int = 10,
+        batch_size: int = 16,
+        n_epochs: int = 5,
         gae_lambda: float = 1.0,
         clip_range: Any = 0.2,
-        target_kl: float | None = 0.05,
+        target_kl: float | None = 0.1,
         seed: int | None = None,
         _init_setup_model: bool = True,
         **kwargs: Any,

@@ -88,7 +88,7 @@ class LawPolicy(ActorCriticPolicy):
         action_space: gym.Space[Any],
         lr_schedule: Any,
         hidden: int = 64,
-        table_spread: float = 0.5,
+        table_spread: float = 1.0,
         label_std: tuple[float, float] = (0.1, 0.03),
         candidate_std: tuple[float, float] = (0.5, 0.1),
         use_sde: bool = False,
@@ -112,9 +112,10 @@ class LawPolicy(ActorCriticPolicy):
     def _build(self, lr_schedule: Any) -> None:
         width, labels, ranks = self.hidden, self.labels, self.candidates
         self.action_dist = DiagGaussianDistribution(gym.spaces.flatdim(self.action_space))
-        self.tilt_net = nn.Sequential(_two_layers(FEATURES + ranks + self.blocks, width), nn.Linear(width, 1))
-        nn.init.zeros_(self.tilt_net[1].weight)
-        nn.init.zeros_(self.tilt_net[1].bias)
+        last = nn.Linear(width, 1)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        self.tilt_net = nn.Sequential(_two_layers(FEATURES + ranks + self.blocks, width), last)
         self.table = nn.Parameter(self.table_spread * torch.randn(labels, ranks))
         self.register_buffer("std", torch.tensor([self.label_std[0], self.candidate_std[0]]))
         self.value_net = nn.Sequential(_two_layers(2 * ranks + self.blocks, width), nn.Linear(width, 2))
@@ -155,9 +156,8 @@ class LawPolicy(ActorCriticPolicy):
 
     def mean_logits(self, table: StateTable) -> Tensor:
         """Means of the logits, shape (batch, N, M, 1 + Q), within the bound; candidates in the observation's order."""
-        state = torch.cat([table.candidates[..., 0], table.block], -1)[:, :, None, :].expand(
-            -1, -1, self.candidates, -1
-        )
+        state = torch.cat([table.candidates[..., 0], table.block], -1)
+        state = state[:, :, None, :].expand(-1, -1, self.candidates, -1)
         tilt = self.tilt_net(torch.cat([table.candidates, state], -1))[..., 0]
         log_cover = math.log(2) * table.candidates[..., 0]
         log_q = _masked_log_softmax(log_cover + tilt, table.present)

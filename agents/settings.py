@@ -40,11 +40,11 @@ class LearnerSettings:
 class PPOSettings:
     """The constants of constrained PPO that matter; the others are the defaults of `PPOLagrangian`."""
 
-    copies: int = 16
+    copies: int = 8
     """Copies of the environment; a rollout is one episode of each."""
-    learning_rate: float = 1e-2
+    learning_rate: float = 0.02
     """Step of Adam at the start; falls linearly to 0 over the run."""
-    dual_step: float = 0.05
+    dual_step: float = 0.2
     """eta_beta, the step of the multiplier, bits per unit of total variation."""
     target_kl: float = 0.1
     """KL divergence by row that ends the epochs of a rollout, nats."""
@@ -63,10 +63,10 @@ class RunSettings:
     tree: str = "news"
     """State tree: "news" is the shipped one, anything else the path of a tree file."""
     prompts: int = 50
-    """Prompts, the equally likely states of block 1; the first ones of the split, all if it has fewer."""
+    """Prompts, the equally likely states of block 1; the first ones of the split."""
     split: Literal["all", "train", "test"] = "all"
-    """Prompts to choose from: test = every fifth of the tree, train = the others. With --agent ppo and train, the law for
-    the test prompts is written beside: evaluate it with python evaluate.py RUN/held-out."""
+    """Prompts to choose from: test = every fifth of the tree, train = the others. With --agent ppo, train also writes
+    the law for the test prompts: evaluate it with python evaluate.py RUN/held-out."""
     candidates: int = 20
     """Q, candidate token blocks kept per state."""
     labels: int = 64
@@ -112,7 +112,8 @@ class RunSettings:
 PRESETS = {
     "default": RunSettings(labels=64, iterations=2000, learner=LearnerSettings(evaluate_every=50)),
     "paper": RunSettings(labels=256, iterations=6000),
+    "ppo": RunSettings(agent="ppo", prompts=4, candidates=8, labels=8, iterations=600),
     "smoke": RunSettings(prompts=3, candidates=6, labels=16, iterations=60, learner=LearnerSettings(evaluate_every=10)),
 }
 """paper: the set-up of the paper's simulations. default: the same problem with fewer labels and iterations, for a first
-look. smoke: seconds, for tests."""
+look. ppo: constrained PPO on the environment's default problem. smoke: seconds, for tests."""

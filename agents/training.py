@@ -15,7 +15,7 @@ from agents.training_log import TrainingLog
 from agents.training_loop import train_primal_dual
 from wm_env.coded import label_bits
 from wm_env.law import save_law
-from wm_env.problem import Objective, Problem, make_objective, open_tree
+from wm_env.problem import Objective, Problem, make_objective, open_tree, split_prompts
 from wm_env.tree import load_tree, subset
 
 
@@ -50,11 +50,11 @@ def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
     check_writable(path)
     _check_device(settings)
     whole = open_tree(settings.tree)
-    if not 1 <= settings.prompts <= len(whole.prior):
-        raise ValueError(f"prompts={settings.prompts}: this tree has 1 to {len(whole.prior)}")
-    problem = Problem(
-        subset(whole, range(settings.prompts), settings.candidates, settings.blocks), settings.epsilon, settings.gamma
-    )
+    rows = split_prompts(whole, settings.split)
+    if not 1 <= settings.prompts <= len(rows):
+        raise ValueError(f"prompts={settings.prompts}: split {settings.split!r} of this tree has 1 to {len(rows)}")
+    tree = subset(whole, rows[: settings.prompts], settings.candidates, settings.blocks)
+    problem = Problem(tree, settings.epsilon, settings.gamma)
     _check_range(settings)
     _ = problem.optimum  # a bad budget or discount fails here, before anything is written
     objective = _objective(settings, problem)
@@ -87,7 +87,7 @@ def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> 
         before, now = getattr(started_with, field.name), getattr(settings, field.name)
         if before != now and field.name != "iterations":
             raise ValueError(f"{path} was started with {field.name}={before}, not {now}: leave it out to go on")
-    if settings.agent != "primal-dual":
+    if settings.agent == "planner":
         raise ValueError(f"{path} was made by the {settings.agent}, which has nothing to resume: start a new run")
     check_writable(path)
     _check_device(settings)
@@ -107,6 +107,11 @@ def train(run: Run) -> Evaluation:
     """
     if run.settings.agent == "planner":
         return _train_planner(run)
+    if run.settings.agent == "ppo":
+        # Imported only here: the other agents do without Stable-Baselines3.
+        from agents.ppo_training import train_ppo
+
+        return train_ppo(run.folder, run.problem, run.settings, run.resume)
     return train_primal_dual(run.folder, run.problem, run.objective, run.settings, run.resume)
 
 
@@ -138,6 +143,11 @@ def _check_range(settings: RunSettings) -> None:
     constants = settings.learner
     for name, value in (
         ("iterations", settings.iterations),
+        ("ppo.copies", settings.ppo.copies),
+        ("ppo.learning_rate", settings.ppo.learning_rate),
+        ("ppo.dual_step", settings.ppo.dual_step),
+        ("ppo.target_kl", settings.ppo.target_kl),
+        ("ppo.evaluate_every", settings.ppo.evaluate_every),
         ("evaluate_every", constants.evaluate_every),
         ("learning_rate", constants.learning_rate),
         ("dual_step", constants.dual_step),
