@@ -14,7 +14,7 @@ processor times of this process, so that they mean something on a busy machine; 
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,7 +30,6 @@ from polar.arithmetic import NoMessageError, Receiver, Sender
 from polar.block import make_code
 from polar.embedding import (
     Channel,
-    Decoded,
     Embedded,
     Limits,
     Settings,
@@ -41,9 +40,11 @@ from polar.embedding import (
     embed_many,
     open_channel,
 )
-from polar.secrets import KeyStream, MessageKeys, new_key
+from polar.framing import Message
+from polar.secrets import Key, KeyStream, MessageKeys, new_key
 from polar.sources import QuantisedLaw, drive, open_vocabulary, quantise
 from polar.stream import Tokens
+from polar.vocabulary import Vocabulary
 from wm_env.lm.llada import load_lm
 from wm_env.lm.prompts import read_prompts
 
@@ -155,32 +156,40 @@ class _MeteredKeys:
 
 
 def efficiency(bench: Bench) -> None:
-    """Where the model's entropy and the time go in the scheme stream, for messages of 16, 32 and 64 bytes."""
-    for size in (16, 32, 64):
-        totals: Counter[str] = Counter()
+    """Where the model's entropy and the time go in the scheme stream, for messages of 128 and 512 bits."""
+    for size in (16, 64):
+        totals: defaultdict[str, float] = defaultdict(float)
         for number in range(bench.options.count):
             if bench.late:
                 break
             channel = bench.channel(number)
             keys = MessageKeys(new_key(), number, "stream")
             sender = Sender(bench.rng.bytes(size), keys, 10**6, 10**6)
-            totals += _measure(channel, keys, sender)
+            totals["payload"] += 8 * size
+            for name, value in _measure(channel, keys, sender).items():
+                totals[name] += value
         tokens, entropy = totals["tokens"], totals["entropy"]
+        # The expected entropy of a text up to a stop is its expected surprisal, which varies much less.
         print(
-            f"{size} bytes, {totals['texts']} texts, {tokens} tokens: entropy {entropy / tokens:.3f} bits per token, "
-            f"frame {totals['frame'] / tokens:.3f} ({totals['frame'] / entropy:.1%}), "
-            f"payload {totals['payload'] / tokens:.3f}, decided by shared randomness {totals['shared'] / entropy:.1%}; "
-            f"{totals['calls'] / tokens:.2f} forward passes per token, {1e3 * totals['model'] / totals['calls']:.2f} ms "
-            f"each, coding {1e3 * totals['coding'] / tokens:.2f} ms per token; plain sampling beyond its pass "
-            f"{1e3 * totals['plain'] / tokens:.2f} ms per token",
+            f"{size} bytes, {totals['texts']:.0f} texts, {tokens:.0f} tokens: "
+            f"entropy {entropy / tokens:.3f} bits per token, frame {totals['frame'] / tokens:.3f}, payload {totals['payload'] / tokens:.3f}; "
+            f"frame over entropy {totals['frame'] / entropy:.1%}, over surprisal "
+            f"{totals['frame'] / totals['surprisal']:.1%}, payload over surprisal "
+            f"{totals['payload'] / totals['surprisal']:.1%}; "
+            f"decided by shared randomness {totals['shared'] / entropy:.1%} of the entropy\n"
+            f"  {totals['calls'] / tokens:.2f} forward passes per token of "
+            f"{1e3 * totals['model'] / totals['calls']:.2f} ms, "
+            f"coding {1e3 * totals['coding'] / tokens:.2f} ms per token; "
+            f"plain sampling: 1 pass and {1e3 * totals['plain'] / tokens:.2f} ms per token",
             flush=True,
         )
 
 
-def _measure(channel: Channel, keys: MessageKeys, sender: Sender) -> Counter[str]:
+def _measure(channel: Channel, keys: MessageKeys, sender: Sender) -> dict[str, float]:
     meter = Meter(keys.stream("token ends"))
     entropies: dict[Tokens, float] = {}
-    spent: Counter[str] = Counter()
+    laws: dict[Tokens, QuantisedLaw] = {}
+    spent: defaultdict[str, float] = defaultdict(float)
 
     def law(tokens: Tokens) -> QuantisedLaw:
         begin = time.process_time()
@@ -194,26 +203,34 @@ def _measure(channel: Channel, keys: MessageKeys, sender: Sender) -> Counter[str
         probs = np.exp2(scores)
         np.searchsorted(np.cumsum(probs), 0.5)
         spent["plain call"] += time.process_time() - end
+        laws[tokens] = answer
         entropies[tokens] = -float((probs * np.maximum(scores, -1e4)).sum())
         spent["outside"] += time.process_time() - end
         return answer
 
     begin = time.process_time()
-    tokens, _ = drive(stream.walk(channel.source.vocabulary, _MeteredKeys(keys, meter), sender), law)  # type: ignore[arg-type]
-    spent["all"] = time.process_time() - begin  # type: ignore[assignment]
-    steps = len(tokens) + 1
-    return Counter(
-        texts=1,
-        tokens=steps,
-        entropy=sum(entropies[tokens[:place]] for place in range(steps)),
-        frame=sender.frame.length,
-        payload=sender.frame.length - 40,
-        shared=meter.bits,
-        calls=len(entropies),
-        model=spent["model"],
-        coding=spent["all"] - spent["model"] - spent["outside"],
-        plain=spent["plain call"] * steps / len(entropies),
-    )  # type: ignore[arg-type]
+    vocabulary = channel.source.vocabulary
+    tokens, node = drive(stream.walk(vocabulary, _MeteredKeys(keys, meter), sender), law)  # type: ignore[arg-type]
+    spent["all"] = time.process_time() - begin
+    tokens += (stream.finish_token(vocabulary, laws[tokens], node, keys.stream("tail")),)
+    steps = len(tokens)
+    return {
+        "texts": 1.0,
+        "tokens": steps,
+        "surprisal": sum(_surprisal(laws[tokens[:place]], vocabulary, tokens[place]) for place in range(steps)),
+        "entropy": sum(entropies[tokens[:place]] for place in range(steps)),
+        "frame": sender.frame.length,
+        "shared": meter.bits,
+        "calls": len(entropies),
+        "model": spent["model"],
+        "coding": spent["all"] - spent["model"] - spent["outside"],
+        "plain": spent["plain call"] * steps / len(entropies),
+    }
+
+
+def _surprisal(law: QuantisedLaw, vocabulary: Vocabulary, token: int) -> float:
+    rank = vocabulary.ids.tolist().index(token)
+    return -math.log2(int(law.cumulative[rank + 1] - law.cumulative[rank]) / int(law.cumulative[-1]))
 
 
 def law(bench: Bench) -> None:
@@ -222,8 +239,7 @@ def law(bench: Bench) -> None:
     answer = lru_cache(maxsize=None)(source.law)
     first = np.diff(answer(()).cumulative) / answer(()).cumulative[-1]
     counts: Counter[Tokens] = Counter()
-    done = 0
-    for done in range(1, bench.options.count + 1):
+    for _ in range(bench.options.count):
         keys = MessageKeys(new_key(), 0, "stream")
         steps = stream.walk(source.vocabulary, keys, Sender(b"one message", keys, 10**6, 10**6))
         question = next(steps)
@@ -233,6 +249,7 @@ def law(bench: Bench) -> None:
         counts[question[:2]] += 1
         if bench.late:
             break
+    done = counts.total()
     rank = {int(token): place for place, token in enumerate(source.vocabulary.ids)}
     observed = np.zeros(len(first))
     for tokens, number in counts.items():
@@ -260,36 +277,38 @@ def wrong_keys(bench: Bench) -> None:
     channel = bench.channel(0)
     sent = embed(channel, b"user 4711", new_key(), 0)
     remembered = lru_cache(maxsize=4096)(channel.source.law)
-    _count_alarms(bench, lambda number: _read(channel, remembered, sent.text.encode()), "wrong keys")
+    _count_alarms(bench, lambda number: _message(channel, remembered, sent.text.encode(), new_key(), 0), "wrong keys")
 
 
 def plain_texts(bench: Bench) -> None:
     """Human text and a key: every news opening from every tenth character on, behind every prompt in turn."""
 
-    def read(number: int) -> bool:
+    def read(number: int) -> Message | None:
         prompt, start = divmod(number, 20)
         text = bench.prompts[prompt % len(bench.prompts)][10 * start :]
         channel = bench.channel(prompt // len(bench.prompts) + prompt)
-        return _read(channel, channel.source.law, text.encode())
+        return _message(channel, channel.source.law, text.encode(), new_key(), 0)
 
     _count_alarms(bench, read, "plain texts")
 
 
-def _read(channel: Channel, law: Callable[[Tokens], QuantisedLaw], text: bytes) -> bool:
-    """Whether a new key finds a message."""
-    keys = MessageKeys(new_key(), 0, "stream")
+def _message(
+    channel: Channel, law: Callable[[Tokens], QuantisedLaw], text: bytes, key: Key, nonce: int
+) -> Message | None:
+    """What the receiver finds with laws that may be remembered from other texts."""
+    keys = MessageKeys(key, nonce, "stream")
     receiver = Receiver(text, keys)
     try:
         drive(stream.walk(channel.source.vocabulary, keys, receiver), law)
     except NoMessageError:
-        return False
-    return receiver.done
+        return None
+    return receiver.message
 
 
-def _count_alarms(bench: Bench, read: Callable[[int], bool], name: str) -> None:
+def _count_alarms(bench: Bench, read: Callable[[int], Message | None], name: str) -> None:
     alarms = done = 0
     while done < bench.options.count and not bench.late:
-        alarms += read(done)
+        alarms += read(done) is not None
         done += 1
         if done % 500 == 0:
             print(f"{done} {name}: {alarms} false messages", flush=True)
@@ -302,28 +321,25 @@ def edits(bench: Bench) -> None:
     seen: Counter[str] = Counter()
     texts = 0
     while texts < bench.options.count and not bench.late:
-        channel = bench.channel(texts, rows=bench.options.rows)
+        channel = bench.channel(texts)
         message = bench.rng.bytes(2)
         try:
             text = embed(channel, message, key, texts, BRIEF).text
         except UnfitTextError:
             continue
-        jobs = []
+        remembered = lru_cache(maxsize=4096)(channel.source.law)
         for place, letter in enumerate(text):
-            other = "e" if letter != "e" else "a"
-            jobs += [text[:place] + new + text[place + 1 :] for new in (other, "", 2 * letter)]
-        for start in range(0, len(jobs), bench.options.batch):
-            part = jobs[start : start + bench.options.batch]
-            found = decode_many([(channel, edited.encode(), key, texts) for edited in part])
-            seen.update(_verdict(result, message) for result in found)
+            for new in ("a" if letter == "e" else "e", "", 2 * letter):
+                edited = text[:place] + new + text[place + 1 :]
+                seen[_verdict(_message(channel, remembered, edited.encode(), key, texts), message)] += 1
         texts += 1
         print(f"{texts} texts, {seen.total()} edits: {dict(seen)}", flush=True)
 
 
-def _verdict(found: Decoded, message: bytes) -> str:
-    if found.message is None:
+def _verdict(found: Message | None, message: bytes) -> str:
+    if found is None:
         return "no message"
-    return "exact" if found.message == message else "WRONG"
+    return "exact" if found == message else "WRONG"
 
 
 def blocks(bench: Bench) -> None:
@@ -345,12 +361,12 @@ def blocks(bench: Bench) -> None:
         bits += sum(make_code(pool, 0.0).bits for pool in sent.law.pools.values())
         blocks_made += len(sent.law.pools)
         dropped += sum(pool.dropped for pool in sent.law.pools.values())  # type: ignore[attr-defined]
-        seen[_verdict(decode(channel, sent.text.encode(), key, [number]), message)] += 1
+        seen[_verdict(decode(channel, sent.text.encode(), key, [number]).message, message)] += 1
         length, most = channel.settings.block_length, math.log2(channel.settings.candidates)
         print(
-            f"{number + 1} texts: {dict(seen)}; {bits / blocks_made:.3f} bits per block ({bits / blocks_made / most:.1%} "
-            f"of log2 Q, {bits / blocks_made / length:.3f} bits per token), draws that were no text "
-            f"{dropped / blocks_made / channel.settings.candidates:.2e}; "
+            f"{number + 1} texts: {dict(seen)}; {bits / blocks_made:.3f} bits per block "
+            f"({bits / blocks_made / most:.1%} of log2 Q, {bits / blocks_made / length:.3f} bits per token), "
+            f"draws that were no text {dropped / blocks_made / channel.settings.candidates:.2e}; "
             f"{(time.process_time() - begin) / blocks_made:.2f} s per block, decoding included",
             flush=True,
         )
