@@ -172,10 +172,10 @@ def efficiency(bench: Bench) -> None:
         # The expected entropy of a text up to a stop is its expected surprisal, which varies much less.
         print(
             f"{size} bytes, {totals['texts']:.0f} texts, {tokens:.0f} tokens: "
-            f"entropy {entropy / tokens:.3f} bits per token, frame {totals['frame'] / tokens:.3f}, payload {totals['payload'] / tokens:.3f}; "
-            f"frame over entropy {totals['frame'] / entropy:.1%}, over surprisal "
-            f"{totals['frame'] / totals['surprisal']:.1%}, payload over surprisal "
-            f"{totals['payload'] / totals['surprisal']:.1%}; "
+            f"entropy {entropy / tokens:.3f} bits per token, frame {totals['frame'] / tokens:.3f}, "
+            f"payload {totals['payload'] / tokens:.3f}; frame over entropy {totals['frame'] / entropy:.1%}, "
+            f"over surprisal {totals['frame'] / totals['surprisal']:.1%}, "
+            f"payload over surprisal {totals['payload'] / totals['surprisal']:.1%}; "
             f"decided by shared randomness {totals['shared'] / entropy:.1%} of the entropy\n"
             f"  {totals['calls'] / tokens:.2f} forward passes per token of "
             f"{1e3 * totals['model'] / totals['calls']:.2f} ms, "
