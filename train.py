@@ -28,7 +28,8 @@ class Options:
     """Defaults that go together: paper = M 256, T 6000, as in the paper; default = M 64, T 2000; ppo = constrained PPO
     on the environment's default problem; smoke = seconds."""
     run: Path | None = None
-    """Run folder for law, metrics, TensorBoard events and checkpoint; runs/AGENT-PRESET if not given."""
+    """Run folder for law, metrics, TensorBoard events and checkpoint; if not given, runs/AGENT-PRESET, then
+    runs/AGENT-PRESET-2 and so on; --resume takes the last."""
     resume: bool = False
     """Go on with the run in the run folder from its checkpoint, with the settings it was started with."""
 
@@ -39,16 +40,19 @@ def main() -> int:
     # Torch is imported only now: the help has been shown and wrong options have been refused.
     from agents.evaluation import summary
     from agents.interrupts import InterruptedRunError
+    from agents.runs import last_folder, next_folder
     from agents.training import read_settings, resume_run, start_run, train
     from agents.training_loop import TrainingFailedError
 
     try:
-        folder = options.run or Path("runs") / f"{options.settings.agent}-{options.preset}"
+        settings = _parse(Options(PRESETS[options.preset])).settings
+        name = Path("runs") / f"{settings.agent}-{options.preset}"
         if options.resume:
+            folder = options.run or last_folder(name)
             stored = read_settings(folder)
             run = resume_run(folder, stored, _parse(Options(stored)).settings)
         else:
-            run = start_run(folder, _parse(Options(PRESETS[options.preset])).settings, sys.argv)
+            run = start_run(options.run or next_folder(name), settings, sys.argv)
         evaluation = train(run)
         print(f"{run.folder.law}: {summary(evaluation, run.problem, run.objective)}")
     except InterruptedRunError as stop:

@@ -1,9 +1,10 @@
 """The run folder: everything about one training run, in files that are written whole or not at all."""
 
+import itertools
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -144,3 +145,17 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[package] = "not installed"
     return found
+
+
+def next_folder(name: Path) -> Path:
+    """The first of `name`, `name`-2, `name`-3 .. that does not exist."""
+    return next(folder for folder in _numbered(name) if not folder.exists())
+
+
+def last_folder(name: Path) -> Path:
+    """The last of `name`, `name`-2, `name`-3 .. before the first that does not exist; `name` if none exists."""
+    return [name, *itertools.takewhile(Path.exists, _numbered(name))][-1]
+
+
+def _numbered(name: Path) -> Iterator[Path]:
+    return itertools.chain([name], (name.with_name(f"{name.name}-{number}") for number in itertools.count(2)))

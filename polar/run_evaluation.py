@@ -152,7 +152,7 @@ def describe(tree: StateTree, law: JointLaw) -> str:
     lines = [
         f"tree {tree.fingerprint[:12]}: {tree.meta.model}, {tree.meta.pool} pool, {len(tree.prior)} prompts, "
         f"{tree.states} states, L = {bits}, B = {count}, Q = {tree.meta.candidates}, "
-        f"H(X|S) = {average_entropy(tree):.3f} bits per block, retained mass {retained_mass(tree):.4f}",
+        f"H(X|S) = {average_entropy(tree):.3f} bits per block, retained mass {retained_mass(tree):.1e}",
         f"law: rate {sum(float(m.rate) for m in measures) / count / bits:.4f} bits per token, "
         f"I(U;X|S) = {sum(float(m.i_ux_given_s) for m in measures) / count:.3f} bits per block, "
         f"TV per block {' '.join(f'{float(m.cost):.4f}' for m in measures)}, "

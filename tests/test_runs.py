@@ -4,7 +4,15 @@ import os
 import pytest
 import torch
 
-from agents.runs import check_writable, create_run, load_checkpoint, read_config, save_checkpoint
+from agents.runs import (
+    check_writable,
+    create_run,
+    last_folder,
+    load_checkpoint,
+    next_folder,
+    read_config,
+    save_checkpoint,
+)
 from agents.settings import PRESETS, RunSettings
 from wm_env.tree import load_tree
 
@@ -82,3 +90,13 @@ def test_folder_below_a_file_is_not_writable(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(PermissionError, match="cannot be written"):
         check_writable(tmp_path / "file" / "run")
+
+
+def test_folders_without_a_name_are_numbered(tmp_path):
+    name = tmp_path / "planner-default"
+    assert (last_folder(name), next_folder(name)) == (name, name)
+    for number in range(1, 12):
+        folder = next_folder(name)
+        assert folder.name == ("planner-default" if number == 1 else f"planner-default-{number}")
+        folder.mkdir()
+        assert last_folder(name) == folder
