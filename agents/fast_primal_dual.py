@@ -6,7 +6,7 @@ the later blocks' objective with respect to Z'. The derivative of the whole obje
     g(s,u,x) = w log2 [P(u|x) / P(u|s)] - w beta/2 sign(P~(x|s) - P(x|s)) + V'(child(s,x)),
 
 and a softmax turns it into Z P(u|s) W(x|u,s) (g - E[g|u,s]) for the logits of W and Z P(u|s) (E[g|u,s] - E[g|s]) for
-those of P(u|s). Where no other state has the token block x, P(u|x) / P(u|s) = W(x|u,s) / P~(x|s), so the logits give
+those of P(u|s). Where no other state has the token block x, P(u|x) = P(u|s) W(x|u,s) / P~(x|s), so the logits give
 the logarithm for free; only token blocks that states share need the table P(x,u). V = E[g|s] + w beta/2 sum_x
 P(x|s) sign(..) is the value of the state, handed to the block before.
 
@@ -31,43 +31,55 @@ from wm_env.information import LN2, total_variation
 from wm_env.law import advance
 from wm_env.problem import BlockTensors, Objective, Problem
 
-CHUNK_BYTES = 1 << 20
-"""Size of the tables of one chunk of states: two of them fit the second-level cache of a core."""
+CHUNK_BYTES = 1 << 19
+"""Size of a table of one chunk of states: three of them fit the second-level cache of a core."""
 
 
 @dataclass(frozen=True)
-class _Shared:
-    """The candidates whose token block other states of the same block have too."""
+class _Chunk:
+    """Some states, and their candidates whose token block other states have too.
 
-    state: Tensor
-    candidate: Tensor
-    symbol: Tensor
-    symbols: int
+    Attributes:
+        states: which rows of the block.
+        rows: the shared candidates, as numbers of rows of a (states * slots, labels) table of this chunk.
+        symbols: their rows of the table of shared token blocks.
+    """
+
+    states: slice
+    rows: Tensor
+    symbols: Tensor
 
 
 @dataclass(frozen=True)
 class _Tables:
-    """A block with the two large tables that are reused in every iteration.
+    """A block with the large tables that are reused in every iteration.
 
-    `score` is first log W(x|u,s) + log norm(s,u), then g / (w / ln 2) up to a constant per (s,u), then the gradient;
-    `mass` is W(x|u,s) norm(s,u). `words` is the number of message words, 1 without a message; a word has M / words
-    labels, side by side.
+    Attributes:
+        block: its arrays, candidates by slot.
+        weight: gamma^b.
+        words: number of message words, 1 without a message; a word has M / words labels, side by side.
+        padded: some states have fewer candidates than slots.
+        symbols: number of token blocks that states share.
+        chunks: the states in pieces.
+        score: log W(x|u,s) + log norm(s,u) after the forward sweep; becomes g, then the gradient.
+        mass: W(x|u,s) norm(s,u).
+        work: scratch, the size of the largest chunk.
     """
 
     block: BlockTensors
     weight: float
-    shared: _Shared
-    symbols: int
     words: int
     padded: bool
+    symbols: int
+    chunks: tuple[_Chunk, ...]
     score: Tensor
     mass: Tensor
-    chunks: tuple[slice, ...]
+    work: Tensor
 
 
 @dataclass(frozen=True)
 class _Gradient:
-    """The gradients of the policy's parameters, in the order of `SoftmaxPolicy.parameters`; added to in place."""
+    """The gradients of the policy's parameters, added to in place."""
 
     embedding: Tensor
     label_head: Tensor
@@ -78,8 +90,14 @@ class _Gradient:
 class _Forward:
     """What the forward sweep leaves for the backward sweep: small tables of one block.
 
-    `p_label` is P(u|s), `norm` the sum over x of `mass`, `word_probs` P(x,A|s) of shape (N, Q, words) if there is a
-    message.
+    Attributes:
+        state_probs: Z(s).
+        log_label: log P(u|s).
+        p_label: P(u|s).
+        norm: the sum over x of `mass`, shape (N, M).
+        induced: P~(x|s).
+        log_posterior: without a message log P(u|x) of the shared token blocks, shape (symbols, M); with one
+            log P(A|x) of every candidate, shape (N, Q, words).
     """
 
     state_probs: Tensor
@@ -87,7 +105,7 @@ class _Forward:
     p_label: Tensor
     norm: Tensor
     induced: Tensor
-    word_probs: Tensor | None
+    log_posterior: Tensor
 
 
 class ClosedFormLagrangian:
@@ -97,7 +115,7 @@ class ClosedFormLagrangian:
         problem: tree, budget and discount.
         objective: the paper's, or the coded one with the first free positions of V as its message set.
         labels: M.
-        dtype: precision of the tables; float32 agrees with float64 to about 1e-6 relative.
+        dtype: precision of the tables; gradients in float32 agree with float64 to about 1e-6 relative.
         device: "cpu" or "cuda"; on a GPU a block is one chunk.
 
     Raises:
@@ -133,9 +151,12 @@ class ClosedFormLagrangian:
         rate = cost = self.prior.new_zeros(())
         value: Tensor | None = None
         for tables, rows, sweep in zip(self.blocks[::-1], policy.rows[::-1], sweeps[::-1], strict=True):
-            value, block_rate, block_cost = _backward(tables, policy, rows, sweep, multiplier, value, gradient)
+            bonus = _bonus(tables, sweep, multiplier, value)
+            state_value = _backward(tables, policy, rows, sweep, bonus, gradient)
+            value = tables.weight * (state_value / LN2 + multiplier / 2 * _signed_cover(tables, sweep))
+            block_rate = sweep.state_probs @ (state_value - (sweep.induced * bonus).sum(1)) / LN2
             rate = rate + tables.weight * block_rate
-            cost = cost + tables.weight * block_cost
+            cost = cost + tables.weight * (sweep.state_probs @ total_variation(sweep.induced, tables.block.cover))
         policy.embedding.grad = gradient.embedding
         policy.label_head.grad = gradient.label_head
         policy.candidate_head.grad = gradient.candidate_head
@@ -143,112 +164,111 @@ class ClosedFormLagrangian:
 
 
 def _forward(tables: _Tables, policy: SoftmaxPolicy, rows: slice, state_probs: Tensor) -> _Forward:
-    """P(u|s), and by chunks W(x|u,s) and P~(x|s)."""
-    embedding = policy.embedding[rows]
-    by_word = (embedding @ policy.label_head).unflatten(1, (tables.words, -1))
+    """P(u|s), and chunk by chunk W(x|u,s), P~(x|s) and the laws of token blocks that states share."""
+    embedding, head = policy.embedding[rows], policy.candidate_head.flatten(1)
+    by_word = (embedding @ policy.label_head).view(len(embedding), tables.words, -1)
     log_label = torch.log_softmax(by_word, dim=2).flatten(1) - math.log(tables.words)
     p_label = log_label.exp()
-    head = policy.candidate_head.flatten(1)
-    norm = torch.empty_like(p_label)
-    induced = torch.empty_like(tables.block.cover)
+    norm, induced = torch.empty_like(p_label), torch.empty_like(tables.block.cover)
+    joint = p_label.new_zeros(tables.symbols, p_label.shape[1])
     word_probs = induced.new_empty(*induced.shape, tables.words) if tables.words > 1 else None
     for chunk in tables.chunks:
-        score, mass = tables.score[chunk], tables.mass[chunk]
-        torch.mm(embedding[chunk], head, out=score.flatten(1))
+        states, score, mass = chunk.states, tables.score[chunk.states], tables.mass[chunk.states]
+        torch.mm(embedding[states], head, out=score.flatten(1))
         if tables.padded:
-            score.masked_fill_(~tables.block.support[chunk, :, None], OUTSIDE)
+            score.masked_fill_(~tables.block.support[states, :, None], OUTSIDE)
         score -= score.amax(1, keepdim=True)
         torch.exp(score, out=mass)
-        torch.sum(mass, 1, out=norm[chunk])
-        share = p_label[chunk] / norm[chunk]
-        if word_probs is None:
-            induced[chunk] = torch.bmm(mass, share[:, :, None])[:, :, 0]
-        else:
-            word_probs[chunk] = (mass * share[:, None]).unflatten(2, (tables.words, -1)).sum(3)
-            induced[chunk] = word_probs[chunk].sum(2)
-    return _Forward(state_probs, log_label, p_label, norm, induced, word_probs)
+        torch.sum(mass, 1, out=norm[states])
+        given_state = torch.mul(mass, (p_label[states] / norm[states])[:, None], out=tables.work[: len(mass)])
+        torch.sum(given_state, 2, out=induced[states])
+        if word_probs is not None:
+            torch.sum(given_state.view(*mass.shape[:2], tables.words, -1), 3, out=word_probs[states])
+        elif tables.symbols:
+            weighted = given_state.flatten(0, 1).index_select(0, chunk.rows)
+            weighted *= state_probs[states].repeat_interleave(mass.shape[1])[chunk.rows, None]
+            joint.index_add_(0, chunk.symbols, weighted)
+    if word_probs is not None:
+        log_posterior = _word_posterior(tables, state_probs, word_probs)
+    else:
+        log_posterior = _log_conditional(joint)
+    return _Forward(state_probs, log_label, p_label, norm, induced, log_posterior)
 
 
 def _backward(
-    tables: _Tables,
-    policy: SoftmaxPolicy,
-    rows: slice,
-    sweep: _Forward,
-    multiplier: Tensor,
-    later: Tensor | None,
-    gradient: _Gradient,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Add the gradient of one block to the policy's; returns the states' values, rate (bits) and cost."""
-    block, scale = tables.block, tables.weight / LN2
-    z = sweep.state_probs
-    log_norm = sweep.norm.log()
-    log_induced = sweep.induced.clamp_min(torch.finfo(z.dtype).tiny).log()
-    sign = torch.sign(sweep.induced - block.cover)
-    bonus = -multiplier * tables.weight / 2 / scale * sign
-    if later is not None:
-        bonus = bonus + torch.where(block.child >= 0, later[block.child.clamp_min(0)], 0) / scale
-    if sweep.word_probs is None:
-        _look_up_shared(tables, sweep, log_norm, log_induced)
-    else:
-        _look_up_words(tables, sweep, sweep.word_probs, log_norm, log_induced)
-
-    embedding = policy.embedding[rows]
-    head = policy.candidate_head.flatten(1)
-    embedding_grad, candidate_grad = gradient.embedding[rows], gradient.candidate_head.flatten(1)
+    tables: _Tables, policy: SoftmaxPolicy, rows: slice, sweep: _Forward, bonus: Tensor, gradient: _Gradient
+) -> Tensor:
+    """Add the gradient of one block to the policy's; returns E[g|s] / (w / ln 2), shape (N,)."""
+    z, scale = sweep.state_probs, tables.weight / LN2
+    embedding, head = policy.embedding[rows], policy.candidate_head.flatten(1)
+    embedding_grad, head_grad = gradient.embedding[rows], gradient.candidate_head.flatten(1)
     expected = torch.empty_like(sweep.p_label)
     factor = scale * z[:, None] * sweep.p_label / sweep.norm
     for chunk in tables.chunks:
-        score, mass = tables.score[chunk], tables.mass[chunk]
-        score += (bonus - log_induced)[chunk, :, None]
-        mean = (mass * score).sum(1) / sweep.norm[chunk]
+        states, score, mass = chunk.states, tables.score[chunk.states], tables.mass[chunk.states]
+        _score_rate(tables, sweep, chunk)
+        score += bonus[states, :, None]
+        mean = torch.mul(mass, score, out=tables.work[: len(mass)]).sum(1)
+        mean /= sweep.norm[states]
         score -= mean[:, None]
         score *= mass
-        score *= factor[chunk, None]
-        expected[chunk] = mean
-        candidate_grad.addmm_(embedding[chunk].T, score.flatten(1))
-        torch.mm(score.flatten(1), head.T, out=embedding_grad[chunk])
-    expected -= log_norm
-    state_value = (sweep.p_label * expected).sum(1)
-    by_word = (sweep.p_label * expected).unflatten(1, (tables.words, -1)).sum(2) * tables.words
-    word_value = by_word.repeat_interleave(expected.shape[1] // tables.words, dim=1)
+        score *= factor[states, None]
+        expected[states] = mean
+        head_grad.addmm_(embedding[states].T, score.flatten(1))
+        torch.mm(score.flatten(1), head.T, out=embedding_grad[states])
+    expected -= sweep.log_label
+    weighted = (sweep.p_label * expected).view(len(z), tables.words, -1).sum(2)
+    word_value = (weighted * tables.words).repeat_interleave(expected.shape[1] // tables.words, dim=1)
     logit_grad = scale * z[:, None] * sweep.p_label * (expected - word_value)
     gradient.label_head.addmm_(embedding.T, logit_grad)
     embedding_grad.addmm_(logit_grad, policy.label_head.T)
-
-    rate = z @ (state_value - (sweep.induced * bonus).sum(1)) / LN2
-    cost = z @ total_variation(sweep.induced, block.cover)
-    value = scale * state_value + multiplier * tables.weight / 2 * (block.cover * sign).sum(1)
-    return value, rate, cost
+    return weighted.sum(1)
 
 
-def _look_up_shared(tables: _Tables, sweep: _Forward, log_norm: Tensor, log_induced: Tensor) -> None:
-    """Put log [P(u|x) / P(u|s)] into `score` where states share x, up to the terms that `_backward` adds to all."""
-    shared = tables.shared
-    if not shared.symbols:
+def _bonus(tables: _Tables, sweep: _Forward, multiplier: Tensor, later: Tensor | None) -> Tensor:
+    """The terms of g / (w / ln 2) that do not depend on u: cost and value to go, shape (N, Q)."""
+    block = tables.block
+    bonus = -multiplier * LN2 / 2 * torch.sign(sweep.induced - block.cover)
+    if later is None:
+        return bonus
+    to_go = torch.where(block.child >= 0, later[block.child.clamp_min(0)], 0)
+    return bonus + to_go * LN2 / tables.weight
+
+
+def _signed_cover(tables: _Tables, sweep: _Forward) -> Tensor:
+    """sum_x P(x|s) sign(P~(x|s) - P(x|s)), shape (N,)."""
+    return (tables.block.cover * torch.sign(sweep.induced - tables.block.cover)).sum(1)
+
+
+def _score_rate(tables: _Tables, sweep: _Forward, chunk: _Chunk) -> None:
+    """Turn the scores of a chunk into log P(u|x), with a message into log [P(A(u)|x) / 2^-l] + log P(u|s)."""
+    score, states = tables.score[chunk.states], chunk.states
+    if tables.words > 1:
+        ratio = sweep.log_posterior[states] + math.log(tables.words)
+        log_label = sweep.log_label[states].view(len(score), 1, tables.words, -1)
+        torch.add(ratio[:, :, :, None], log_label, out=score.view(*score.shape[:2], tables.words, -1))
         return
-    state, candidate = shared.state, shared.candidate
-    joint = (sweep.state_probs[:, None] * sweep.p_label / sweep.norm)[state] * tables.mass[state, candidate]
-    table = joint.new_zeros(shared.symbols, joint.shape[1]).index_add_(0, shared.symbol, joint)
-    tiny = torch.finfo(joint.dtype).tiny
-    posterior = table.clamp_min(tiny).log_() - table.sum(1, keepdim=True).clamp_min(tiny).log()
-    tables.score[state, candidate] = (
-        posterior[shared.symbol] - (sweep.log_label - log_norm)[state] + log_induced[state, candidate, None]
-    )
+    score += (sweep.log_label[states] - sweep.norm[states].log())[:, None]
+    score -= _log(sweep.induced[states])[:, :, None]
+    if tables.symbols:
+        score.flatten(0, 1).index_copy_(0, chunk.rows, sweep.log_posterior.index_select(0, chunk.symbols))
 
 
-def _look_up_words(tables: _Tables, sweep: _Forward, word_probs: Tensor, log_norm: Tensor, log_induced: Tensor) -> None:
-    """Put log [P(A|x) / 2^-l] into `score`, up to the terms that `_backward` adds to all."""
+def _word_posterior(tables: _Tables, state_probs: Tensor, word_probs: Tensor) -> Tensor:
+    """log P(A|x) of every candidate, shape (N, Q, words)."""
     symbol = tables.block.symbol.clamp_min(0).flatten()
-    joint = (sweep.state_probs[:, None, None] * word_probs).flatten(0, 1)
-    table = joint.new_zeros(tables.symbols, tables.words).index_add_(0, symbol, joint)
-    tiny = torch.finfo(joint.dtype).tiny
-    posterior = table.clamp_min(tiny).log() - table.sum(1, keepdim=True).clamp_min(tiny).log()
-    ratio = (posterior + math.log(tables.words))[symbol].view_as(word_probs) + log_induced[:, :, None]
-    torch.add(
-        ratio[:, :, :, None],
-        log_norm.unflatten(1, (tables.words, -1))[:, None],
-        out=tables.score.unflatten(2, (tables.words, -1)),
-    )
+    joint = (state_probs[:, None, None] * word_probs).flatten(0, 1)
+    table = joint.new_zeros(int(tables.block.symbol.max()) + 1, tables.words).index_add_(0, symbol, joint)
+    return _log_conditional(table)[symbol].view_as(word_probs)
+
+
+def _log_conditional(joint: Tensor) -> Tensor:
+    """log of each row divided by its sum; finite where there is no mass."""
+    return _log(joint) - _log(joint.sum(1, keepdim=True))
+
+
+def _log(probs: Tensor) -> Tensor:
+    return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
 
 
 def _by_slot(problem: Problem, dtype: torch.dtype, device: str) -> list[BlockTensors]:
@@ -278,20 +298,21 @@ def _message_words(objective: Objective, labels: int) -> int:
 
 
 def _tables(block: BlockTensors, weight: float, labels: int, words: int) -> _Tables:
-    states, candidates = block.cover.shape
-    score = block.cover.new_empty(states, candidates, labels)
-    per_chunk = states
+    states, slots = block.cover.shape
+    size = states
     if block.cover.device.type == "cpu":
-        per_chunk = max(1, CHUNK_BYTES // (candidates * labels * score.element_size()))
-    chunks = tuple(slice(first, min(first + per_chunk, states)) for first in range(0, states, per_chunk))
+        size = min(states, max(1, CHUNK_BYTES // (slots * labels * block.cover.element_size())))
+    owners = torch.bincount(block.symbol[block.support], minlength=1)
+    shared = block.support & (owners[block.symbol.clamp_min(0)] > 1)
+    names, renumbered = torch.unique(block.symbol[shared], return_inverse=True)
+    number = torch.zeros_like(block.symbol)
+    number[shared] = renumbered
+    chunks = []
+    for first in range(0, states, size):
+        piece = slice(first, min(first + size, states))
+        rows = shared[piece].flatten().nonzero()[:, 0]
+        chunks.append(_Chunk(piece, rows, number[piece].flatten()[rows]))
+    score = block.cover.new_empty(states, slots, labels)
+    work = block.cover.new_empty(size, slots, labels)
     padded = not bool(block.support.all())
-    symbols = int(block.symbol.max()) + 1
-    return _Tables(block, weight, _find_shared(block), symbols, words, padded, score, torch.empty_like(score), chunks)
-
-
-def _find_shared(block: BlockTensors) -> _Shared:
-    symbol = block.symbol.clamp_min(0)
-    owners = torch.bincount(block.symbol[block.support], minlength=int(symbol.max()) + 1)
-    state, candidate = ((owners[symbol] > 1) & block.support).nonzero(as_tuple=True)
-    names, renumbered = torch.unique(block.symbol[state, candidate], return_inverse=True)
-    return _Shared(state, candidate, renumbered, len(names))
+    return _Tables(block, weight, words, padded, len(names), tuple(chunks), score, torch.empty_like(score), work)

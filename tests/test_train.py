@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -17,11 +16,11 @@ import torch
 
 from agents.runs import RunFolder, load_checkpoint
 from agents.settings import PRESETS
+from train import main
 from wm_env.law import load_law
 from wm_env.tree import load_tree
 
 ROOT = Path(__file__).parents[1]
-main = runpy.run_path(str(ROOT / "train.py"))["main"]
 SMALL = ["--candidates", "5", "--labels", "8", "--prompts", "3"]
 
 
@@ -168,7 +167,7 @@ def test_coded_objective_saves_its_message_set(small_tree_file, tmp_path):
     ("arguments", "message"),
     [
         (["--tree", "missing.safetensors"], "missing.safetensors: no such covert-watermark tree file"),
-        (["--prompts", 7], "prompts=7: this tree has 1 to 6"),
+        (["--prompts", 7], "prompts=7: split 'all' of this tree has 1 to 6"),
         (["--candidates", 6], "candidates=6: this tree has 1 to 5 per state"),
         (["--blocks", 3], "blocks=3: this tree has 1 to 2"),
         (["--labels", 12], "labels=12: a power of two is needed, such as 16"),
