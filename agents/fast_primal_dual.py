@@ -31,8 +31,8 @@ from wm_env.information import LN2, total_variation
 from wm_env.law import advance
 from wm_env.problem import BlockTensors, Objective, Problem
 
-CHUNK_BYTES = 1 << 19
-"""Size of a table of one chunk of states: three of them fit the second-level cache of a core."""
+CHUNK_BYTES = 1 << 22
+"""Size of a table of one chunk of states: small enough for the caches, enough rows for the matrix products."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class _Tables:
     Attributes:
         block: its arrays, candidates by slot.
         weight: gamma^b.
+        shared: candidates whose token block other states have too, shape (N, Q).
         words: number of message words, 1 without a message; a word has M / words labels, side by side.
         padded: some states have fewer candidates than slots.
         symbols: number of token blocks that states share.
@@ -68,6 +69,7 @@ class _Tables:
 
     block: BlockTensors
     weight: float
+    shared: Tensor
     words: int
     padded: bool
     symbols: int
@@ -202,12 +204,14 @@ def _backward(
     z, scale = sweep.state_probs, tables.weight / LN2
     embedding, head = policy.embedding[rows], policy.candidate_head.flatten(1)
     embedding_grad, head_grad = gradient.embedding[rows], gradient.candidate_head.flatten(1)
+    known = tables.shared if tables.words == 1 else torch.ones_like(tables.shared)
+    without_label = bonus - torch.where(known, 0, _log(sweep.induced))
     expected = torch.empty_like(sweep.p_label)
     factor = scale * z[:, None] * sweep.p_label / sweep.norm
     for chunk in tables.chunks:
         states, score, mass = chunk.states, tables.score[chunk.states], tables.mass[chunk.states]
-        _score_rate(tables, sweep, chunk)
-        score += bonus[states, :, None]
+        _score_posterior(tables, sweep, chunk)
+        score += without_label[states, :, None]
         mean = torch.mul(mass, score, out=tables.work[: len(mass)]).sum(1)
         mean /= sweep.norm[states]
         score -= mean[:, None]
@@ -240,8 +244,11 @@ def _signed_cover(tables: _Tables, sweep: _Forward) -> Tensor:
     return (tables.block.cover * torch.sign(sweep.induced - tables.block.cover)).sum(1)
 
 
-def _score_rate(tables: _Tables, sweep: _Forward, chunk: _Chunk) -> None:
-    """Turn the scores of a chunk into log P(u|x), with a message into log [P(A(u)|x) / 2^-l] + log P(u|s)."""
+def _score_posterior(tables: _Tables, sweep: _Forward, chunk: _Chunk) -> None:
+    """Turn the scores of a chunk into log P(u|x), with a message into log [P(A(u)|x) / 2^-l] + log P(u|s).
+
+    Where one state alone has x, log P~(x|s) remains to be subtracted, since P(u|x) = P(u|s) W(x|u,s) / P~(x|s).
+    """
     score, states = tables.score[chunk.states], chunk.states
     if tables.words > 1:
         ratio = sweep.log_posterior[states] + math.log(tables.words)
@@ -249,7 +256,6 @@ def _score_rate(tables: _Tables, sweep: _Forward, chunk: _Chunk) -> None:
         torch.add(ratio[:, :, :, None], log_label, out=score.view(*score.shape[:2], tables.words, -1))
         return
     score += (sweep.log_label[states] - sweep.norm[states].log())[:, None]
-    score -= _log(sweep.induced[states])[:, :, None]
     if tables.symbols:
         score.flatten(0, 1).index_copy_(0, chunk.rows, sweep.log_posterior.index_select(0, chunk.symbols))
 
@@ -315,4 +321,6 @@ def _tables(block: BlockTensors, weight: float, labels: int, words: int) -> _Tab
     score = block.cover.new_empty(states, slots, labels)
     work = block.cover.new_empty(size, slots, labels)
     padded = not bool(block.support.all())
-    return _Tables(block, weight, words, padded, len(names), tuple(chunks), score, torch.empty_like(score), work)
+    return _Tables(
+        block, weight, shared, words, padded, len(names), tuple(chunks), score, torch.empty_like(score), work
+    )
