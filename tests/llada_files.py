@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from tiny_lm import ALL_BYTES, tokenizer_of
 from torch import Tensor
-
-from tests.tiny_lm import ALL_BYTES, tokenizer_of
 
 VOCABULARY = 260  # 256 bytes, end, mask, and two rows without a token
 MASK_ID = 257

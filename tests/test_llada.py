@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from llada_files import MASK_ID, VOCABULARY, forward_written_out, random_tensors, write_checkpoint
 from safetensors.torch import load_file, save_file
 
-from tests.llada_files import MASK_ID, VOCABULARY, forward_written_out, random_tensors, write_checkpoint
 from wm_env.lm.llada import EMBEDDED, MaskedLM, load_lm
 from wm_env.lm.network import llama_name
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
+from llada_files import config_json, forward_written_out, random_tensors
 
-from tests.llada_files import config_json, forward_written_out, random_tensors
 from wm_env.lm.network import FullPrecisionRotary, LLaDAConfig, build_network, llama_name, tensor_names
 
 

@@ -156,9 +156,11 @@ def tokenize(texts: Sequence[Path], tokenizer: PreTrainedTokenizerFast) -> Token
     """Encode whole texts, the end token after each document.
 
     Raises:
-        ValueError: a text is empty or not UTF-8.
+        ValueError: a text is empty or not UTF-8, or the tokenizer has no end token.
         OSError: a text cannot be read.
     """
+    if tokenizer.eos_token_id is None:
+        raise ValueError("the tokenizer names no end token (eos_token); train one with this program")
     pieces: list[np.ndarray] = []
     lengths: list[int] = []
     text_ends: list[int] = []

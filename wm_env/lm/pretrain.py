@@ -25,12 +25,13 @@ def train(options: Options) -> Progress:
         ValueError: options, texts or a checkpoint to resume do not fit.
         OSError: a file cannot be read or written.
     """
-    options.check()
     with Cluster.join(options.device) as cluster:
+        options.check(cluster.size)
         if cluster.first:
             _open_folder(options)
         cluster.wait()
         tokenizer, stream = _prepare_text(options, cluster)
+        _check_sizes(options, stream)
         return run(options, cluster, tokenizer, stream)
 
 
@@ -39,6 +40,15 @@ def _open_folder(options: Options) -> None:
         if (options.out / name).exists() and not options.resume:
             raise FileExistsError(f"{options.out} holds a run; pass --resume to continue it, or name a new folder")
     options.out.mkdir(parents=True, exist_ok=True)
+
+
+def _check_sizes(options: Options, stream: TokenStream) -> None:
+    longest = options.shape.max_sequence_length
+    begin = 0
+    for path, end in zip(options.texts, stream.text_ends.tolist(), strict=True):
+        if end - begin < longest:
+            raise ValueError(f"{path} has {end - begin} tokens, fewer than the longest window of {longest}")
+        begin = end
 
 
 def _prepare_text(options: Options, cluster: Cluster) -> tuple[PreTrainedTokenizerFast, TokenStream]:

@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 from wm_env.lm.objective import BLOCK
 
+CONTEXT = 48
+"""Clean tokens before the block that the validation scores."""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -78,16 +81,23 @@ class Options:
     resume: bool = False
     """Continue the run in --out."""
 
-    def check(self) -> None:
-        """Raise ValueError for values that contradict each other or cannot work."""
+    def check(self, processes: int) -> None:
+        """Raise ValueError for values that contradict each other or cannot work with that many processes."""
         if (self.steps is None) == (self.minutes is None):
             raise ValueError("give either --steps or --minutes")
         if self.weights and len(self.weights) != len(self.texts):
             raise ValueError(f"{len(self.texts)} texts but {len(self.weights)} weights; give one a text, or none")
         if not all(0 < weight < math.inf for weight in self.weights):
             raise ValueError("weights must be positive numbers")
-        if not BLOCK <= self.shortest <= self.shape.max_sequence_length:
-            raise ValueError(f"--shortest must lie between {BLOCK} and max_sequence_length")
+        longest = self.shape.max_sequence_length
+        if longest < CONTEXT + BLOCK:
+            raise ValueError(f"--max-sequence-length must be at least {CONTEXT + BLOCK}, got {longest}")
+        if not BLOCK <= self.shortest <= longest:
+            raise ValueError(f"--shortest must lie between {BLOCK} and --max-sequence-length {longest}")
+        if self.tokens_per_step < longest * processes:
+            raise ValueError(f"--tokens-per-step must be at least {longest * processes}, a window for each process")
+        if self.windows < 2:
+            raise ValueError(f"--windows must be at least 2, got {self.windows}")
         if min(self.plain_share, self.block_share) < 0 or self.plain_share + self.block_share > 1:
             raise ValueError("--plain-share and --block-share must be parts of 1, and at most 1 together")
         positive = ("steps", "minutes", "lr", "embedding_lr", "decay", "warmup", "validate_every", "save_every")

@@ -1,5 +1,6 @@
 """The training loop of `wm_env.lm.pretrain`: schedule, steps, validation, reports."""
 
+import hashlib
 import math
 import sys
 import time
@@ -21,10 +22,7 @@ from wm_env.lm.muon import Muon
 from wm_env.lm.network import REQUIRED_VALUES, LLaDAConfig, build_network
 from wm_env.lm.objective import BLOCK, ResponsePlan, mask_batch, masked_loss, plan_responses
 from wm_env.lm.quality import cut_windows, measure
-from wm_env.lm.recipe import Options, Shape
-
-CONTEXT = 48
-"""Clean tokens before the block that the validation scores."""
+from wm_env.lm.recipe import CONTEXT, Options, Shape
 
 # Reading the loss makes the host wait for the GPU; a CPU has nothing to run ahead of.
 _STEPS_BETWEEN_SYNCS = {"cuda": 50, "cpu": 1}
@@ -37,8 +35,8 @@ def network_config(shape: Shape, tokenizer: PreTrainedTokenizerFast) -> LLaDACon
         ValueError: the tokenizer has no mask, or more entries than the network.
     """
     mask = tokenizer.get_vocab().get(MASK)
-    if mask is None or tokenizer.eos_token_id is None:
-        raise ValueError(f"the tokenizer has no {MASK} or no end token; train one with this program")
+    if mask is None:
+        raise ValueError(f"the tokenizer has no {MASK}; train one with this program")
     if len(tokenizer) > shape.vocab_size:
         raise ValueError(f"the tokenizer has {len(tokenizer)} entries, --vocab-size is only {shape.vocab_size}")
     values = {
@@ -217,7 +215,8 @@ def run(options: Options, cluster: Cluster, tokenizer: PreTrainedTokenizerFast, 
     trainer = Trainer(options, cluster, tokenizer, stream)
     validation = Validation(trainer, tokenizer) if cluster.first else None
     checkpoint = options.out / "checkpoint.safetensors"
-    settings = options.settings(cluster.size)
+    content = hashlib.sha256(stream.tokens.numpy().data).hexdigest()
+    settings = {**options.settings(cluster.size), "tokens": content}
     progress = Progress()
     if options.resume:
         progress = load_checkpoint(checkpoint, trainer.network, trainer.optimizers, settings)
