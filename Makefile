@@ -11,7 +11,7 @@ run: $(STAMP)  ## set up, train the paper's learner on the shipped tree, evaluat
 	$(BIN)/python evaluate.py
 
 test: $(STAMP)  ## set up, run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 lint: $(STAMP)  ## style
 	$(BIN)/ruff check .
