@@ -28,18 +28,9 @@ from scipy.stats import chisquare
 from polar import stream
 from polar.arithmetic import NoMessageError, Receiver, Sender
 from polar.block import make_code
-from polar.embedding import (
-    Channel,
-    Embedded,
-    Limits,
-    Settings,
-    UnfitTextError,
-    decode,
-    decode_many,
-    embed,
-    embed_many,
-    open_channel,
-)
+from polar.channel import Channel, Settings, open_channel
+from polar.decoding import decode, decode_many
+from polar.embedding import Embedded, Limits, UnfitTextError, embed, embed_many
 from polar.framing import Message
 from polar.secrets import Key, KeyStream, MessageKeys, new_key
 from polar.sources import QuantisedLaw, drive, open_vocabulary, quantise
@@ -71,6 +62,10 @@ class Options:
     """Canvases in a forward pass, where texts are made side by side."""
     batch: int = 40
     """Texts that are made side by side."""
+    size: int = 4
+    """Bytes of a message, where all have the same size."""
+    words: int | None = None
+    """Use only so many first words of the prompts: shorter canvases, less time."""
     minutes: float = 60.0
     """Stop early after so long."""
     seed: int = 0
@@ -85,7 +80,7 @@ class Bench:
         self.options = options
         self.lm = load_lm(options.model, device=options.device)
         self.vocabulary = open_vocabulary(self.lm)
-        self.prompts = read_prompts("shipped")
+        self.prompts = [" ".join(prompt.split(" ")[: options.words]) for prompt in read_prompts("shipped")]
         self.rng = np.random.default_rng(options.seed)
         self.order = self.rng.permutation(len(self.prompts))
         self.end = time.monotonic() + 60 * options.minutes
@@ -322,7 +317,7 @@ def edits(bench: Bench) -> None:
     texts = 0
     while texts < bench.options.count and not bench.late:
         channel = bench.channel(texts)
-        message = bench.rng.bytes(2)
+        message = bench.rng.bytes(bench.options.size)
         try:
             text = embed(channel, message, key, texts, BRIEF).text
         except UnfitTextError:
@@ -352,7 +347,7 @@ def blocks(bench: Bench) -> None:
         if bench.late:
             break
         channel = bench.channel(number, scheme="block")
-        message = bench.rng.bytes(4)
+        message = bench.rng.bytes(bench.options.size)
         try:
             sent = embed(channel, message, key, number, BRIEF)
         except UnfitTextError as error:

@@ -18,17 +18,9 @@ from typing import Annotated, Literal
 import torch
 import tyro
 
-from polar.embedding import (
-    Channel,
-    Decoded,
-    Embedded,
-    Limits,
-    Settings,
-    decode,
-    decode_with_law,
-    embed_with_retries,
-    open_channel,
-)
+from polar.channel import Channel, Settings, open_channel
+from polar.decoding import Decoded, decode, decode_with_law
+from polar.embedding import Embedded, Limits, embed_with_retries
 from polar.framing import BitString, Message, parse_bits
 from polar.records import load_text_law, save_text_law
 from polar.secrets import NonceLedger, load_key, new_key, open_ledger, save_key

@@ -2,24 +2,23 @@
 
     channel = open_channel(load_lm("mini"), "The mayor said on Monday", Settings())
     sent = embed(channel, b"user 4711", key, nonce=0)
-    decode(channel, sent.text.encode(), key).message
+    decode(channel, sent.text.encode(), key, nonces=[0]).message
 
-Both ends open a channel with the same model, prompt and settings. Without a model, `decode_with_law` reads a text with
-the law that `embed` recorded.
+Both ends open a channel (`polar.channel`) with the same model, prompt and settings; `decode` is in `polar.decoding`.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache, partial
-from typing import Literal
+from functools import partial
 
 import numpy as np
 
 from polar import block, stream
 from polar.arithmetic import NoEntropyError, NoMessageError, Receiver, Sender
 from polar.block import CandidatePool
-from polar.framing import CHECK_BITS, Message, payload_bits
+from polar.channel import Channel, Settings, pool_source
+from polar.framing import Message, payload_bits
 from polar.records import (
     Asking,
     LawRecords,
@@ -31,66 +30,11 @@ from polar.records import (
     recorded_pool,
 )
 from polar.secrets import Key, MessageKeys
-from polar.sources import ModelSource, PoolSource, drive, drive_many, open_vocabulary
+from polar.sources import drive, drive_many
 from polar.stream import TokenLaw, Tokens
 from polar.tail import Ending, write_tail
-from polar.vocabulary import Node, Vocabulary
-from wm_env.lm.candidates import Pool, PoolSettings
-from wm_env.lm.llada import MaskedLM
-from wm_env.lm.text import token_bytes
-
-POOL_ROWS = 16
-"""Canvases in a forward pass when candidate blocks are drawn."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What both ends must agree on, besides key, model and prompt."""
-
-    scheme: Literal["stream", "block"] = "stream"
-    """stream: token by token, all of the model's entropy. block: in every block one of Q candidates."""
-    block_length: int = 8
-    """L, tokens that the model fills in from left to right before it sees new masks; a power of two."""
-    temperature: float = 1.0
-    """tau of p_tau = softmax(logits / tau)."""
-    pool: Literal["sampled", "top"] = "sampled"
-    """Scheme block: Q keyed draws from the model (exact), or its Q most likely blocks (not covert; says how far)."""
-    candidates: int = 64
-    """Scheme block: Q, candidates per block."""
-    tv_budget: float = 0.01
-    """Scheme block with a top pool: total variation per block that the code may cost against the truncated law."""
-    rows: int = 1
-    """Scheme stream: canvases in every forward pass. Floating-point sums depend on it."""
-
-    def check(self) -> None:
-        """Raise ValueError for a number out of its range."""
-        if not 0 <= self.tv_budget < 1:
-            raise ValueError(f"tv_budget={self.tv_budget}: a number from 0 to below 1 is needed")
-        if self.rows < 1:
-            raise ValueError("rows must be at least 1")
-        self.pool_settings(b"")
-
-    @property
-    def code_budget(self) -> float:
-        """Total variation that the code of a block may cost against the law of its pool."""
-        return self.tv_budget if self.pool == "top" else 0.0
-
-    @property
-    def draws(self) -> int:
-        """Number of keyed draws in a pool."""
-        return self.candidates if self.pool == "sampled" else 0
-
-    def pool_settings(self, key: bytes) -> PoolSettings:
-        """How candidate blocks are chosen."""
-        return PoolSettings(
-            pool=self.pool,
-            block_length=self.block_length,
-            candidates=self.candidates,
-            temperature=self.temperature,
-            beam_width=self.candidates + 4,
-            rows=POOL_ROWS,
-            key=key,
-        )
+from polar.vocabulary import Node
+from wm_env.lm.candidates import Pool
 
 
 @dataclass(frozen=True)
@@ -108,16 +52,6 @@ class Limits:
         """Raise ValueError for a number out of its range."""
         if self.max_blocks < 1 or self.patience < 1:
             raise ValueError("max_blocks and patience must be at least 1")
-
-
-@dataclass(frozen=True)
-class Channel:
-    """A model with a prompt in front of it, and the settings; make one with `open_channel`."""
-
-    source: ModelSource
-    token_bytes: dict[int, bytes]
-    prompt: bytes
-    settings: Settings
 
 
 @dataclass(frozen=True)
@@ -149,48 +83,8 @@ class Embedded:
     rejected: int = 0
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """What a text says to the owner of a key.
-
-    Attributes:
-        message: the message, None if there is none.
-        nonce: its nonce, None if there is no message.
-        p_value: probability that a text made without the key looks at least as much like one with a message.
-        reason: why there is no message, empty if there is one.
-    """
-
-    message: Message | None
-    nonce: int | None
-    p_value: float
-    reason: str = ""
-
-
 class UnfitTextError(RuntimeError):
     """The text that this nonce gives cannot be sent; another nonce gives another one."""
-
-
-def open_channel(lm: MaskedLM, prompt: str, settings: Settings, vocabulary: Vocabulary | None = None) -> Channel:
-    """Put `prompt` in front of `lm`. Of a long prompt the model sees the last tokens.
-
-    `vocabulary` is `open_vocabulary(lm)`, for those who open many channels.
-
-    Raises:
-        ValueError: a setting is out of range, the prompt contains a token that no text may contain, or blocks are
-            longer than the model reads.
-    """
-    settings.check()
-    if settings.block_length > lm.max_length:
-        raise ValueError(f"block_length={settings.block_length}: {lm.name} reads at most {lm.max_length} tokens")
-    source = ModelSource(
-        lm=lm,
-        vocabulary=open_vocabulary(lm) if vocabulary is None else vocabulary,
-        prompt=tuple(lm.encode(prompt)),
-        block_length=settings.block_length,
-        temperature=settings.temperature,
-        rows=settings.rows,
-    )
-    return Channel(source, token_bytes(lm.tokenizer), prompt.encode(), settings)
 
 
 def embed(channel: Channel, message: Message, key: Key, nonce: int, limits: Limits | None = None) -> Embedded:
@@ -206,7 +100,7 @@ def embed(channel: Channel, message: Message, key: Key, nonce: int, limits: Limi
     if channel.settings.scheme == "stream":
         tokens, coded = drive(job.write_stream(), channel.source.law)
     else:
-        coded_tokens = drive(job.write_blocks(), _pools(channel, job.keys).pool)
+        coded_tokens = drive(job.write_blocks(), pool_source(channel, job.keys).pool)
         tokens, coded = drive(job.write_end(coded_tokens, channel.source.vocabulary.root), channel.source.law)
     return job.finish(tokens, coded)
 
@@ -327,98 +221,6 @@ def embed_with_retries(
         except (NoEntropyError, UnfitTextError) as error:
             failure = error
     raise failure
-
-
-def decode(channel: Channel, text: bytes, key: Key, nonces: Iterable[int]) -> Decoded:
-    """Look for a message of `key` in `text`, with one nonce after the other.
-
-    The prompt in front of the text and CRLF line ends are recognised: every form that the text may have is tried.
-    """
-    law = lru_cache(maxsize=1024)(channel.source.law)
-
-    def read(keys: MessageKeys, receiver: Receiver) -> None:
-        if channel.settings.scheme == "stream":
-            drive(stream.walk(channel.source.vocabulary, keys, receiver), law)
-        else:
-            settings = channel.settings
-            drive(block.walk(keys, receiver, settings.code_budget, settings.draws), _pools(channel, keys).pool)
-
-    return _search(read, _forms(text, channel.prompt), key, channel.settings.scheme, nonces)
-
-
-def decode_many(jobs: Sequence[tuple[Channel, bytes, Key, int]]) -> list[Decoded]:
-    """Read many texts of the scheme stream side by side, as they are, each with one key and nonce."""
-    receivers, walks = [], []
-    for channel, text, key, nonce in jobs:
-        keys = MessageKeys(key, nonce, "stream")
-        receivers.append(Receiver(text, keys))
-        walks.append((channel.source, stream.walk(channel.source.vocabulary, keys, receivers[-1])))
-    decoded = []
-    for result, receiver, (_, _, _, nonce) in zip(drive_many(walks), receivers, jobs, strict=True):
-        if isinstance(result, Exception) and not isinstance(result, NoMessageError):
-            raise result
-        decoded.append(
-            _found(receiver, nonce, receiver.attempts) if receiver.done else Decoded(None, None, 1.0, str(result))
-        )
-    return decoded
-
-
-def decode_with_law(text: bytes, key: Key, law: TextLaw, prompt: bytes = b"") -> Decoded:
-    """Read a text without a model, with the law that `embed` recorded for it.
-
-    `prompt` is only needed to recognise it in front of the text.
-    """
-    settings = Settings(**law.about["settings"])
-
-    def read(keys: MessageKeys, receiver: Receiver) -> None:
-        if law.vocabulary is not None:
-            drive(stream.walk(law.vocabulary, keys, receiver), partial(recorded_law, law.laws))
-        else:
-            walk = block.walk(keys, receiver, settings.code_budget, settings.draws)
-            drive(walk, partial(recorded_pool, law.pools))
-
-    return _search(read, _forms(text, prompt), key, settings.scheme, [law.about["nonce"]])
-
-
-def _search(
-    read: Callable[[MessageKeys, Receiver], None], forms: Sequence[bytes], key: Key, scheme: str, nonces: Iterable[int]
-) -> Decoded:
-    """Read every form of the text with every nonce until there is a message."""
-    walks = attempts = 0
-    best, reason = 0.0, "there is no nonce to try"
-    for nonce in nonces:
-        keys = MessageKeys(key, nonce, scheme)
-        for form in forms:
-            receiver = Receiver(form, keys)
-            walks += 1
-            try:
-                read(keys, receiver)
-            except NoMessageError as error:
-                reason = str(error)
-            attempts += receiver.attempts
-            if receiver.done:
-                return _found(receiver, nonce, max(walks, attempts))
-            best = min(best, receiver.log2_chance)
-    return Decoded(None, None, min(1.0, walks * 2.0**best), reason)
-
-
-def _found(receiver: Receiver, nonce: int, tries: int) -> Decoded:
-    return Decoded(receiver.message, nonce, min(1.0, tries * 2.0 ** (receiver.log2_chance - CHECK_BITS)))
-
-
-def _forms(text: bytes, prompt: bytes) -> list[bytes]:
-    """What the sender may have written: without the prompt in front, with plain line ends, or just this."""
-    forms = []
-    for plain in (text, text.replace(b"\r\n", b"\n")):
-        for front in (prompt, prompt.replace(b"\r\n", b"\n")):
-            if front and plain.startswith(front):
-                forms.append(plain.removeprefix(front))
-        forms.append(plain)
-    return list(dict.fromkeys(forms))
-
-
-def _pools(channel: Channel, keys: MessageKeys) -> PoolSource:
-    return PoolSource(channel.source, channel.token_bytes, channel.settings.pool_settings(keys.derive("pool")))
 
 
 def _tv_bound(pools: PoolRecords, settings: Settings) -> float:

@@ -8,18 +8,9 @@ from scipy.stats import chisquare
 from tiny_lm import write_lm
 
 from polar.arithmetic import MessageTooLongError, NoEntropyError
-from polar.embedding import (
-    Limits,
-    Settings,
-    UnfitTextError,
-    decode,
-    decode_many,
-    decode_with_law,
-    embed,
-    embed_many,
-    embed_with_retries,
-    open_channel,
-)
+from polar.channel import Settings, open_channel
+from polar.decoding import decode, decode_many, decode_with_law
+from polar.embedding import Limits, UnfitTextError, embed, embed_many, embed_with_retries
 from polar.framing import parse_bits
 from polar.records import load_text_law, save_text_law
 from polar.secrets import Key

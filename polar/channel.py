@@ -1,0 +1,102 @@
+"""What sender and receiver have in common: a model with a prompt in front of it, and the settings."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from polar.secrets import MessageKeys
+from polar.sources import ModelSource, PoolSource, open_vocabulary
+from polar.vocabulary import Vocabulary
+from wm_env.lm.candidates import PoolSettings
+from wm_env.lm.llada import MaskedLM
+from wm_env.lm.text import token_bytes
+
+POOL_ROWS = 16
+"""Canvases in a forward pass when candidate blocks are drawn."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What both ends must agree on, besides key, model and prompt."""
+
+    scheme: Literal["stream", "block"] = "stream"
+    """stream: token by token, all of the model's entropy. block: in every block one of Q candidates."""
+    block_length: int = 8
+    """L, tokens that the model fills in from left to right before it sees new masks; a power of two."""
+    temperature: float = 1.0
+    """tau of p_tau = softmax(logits / tau)."""
+    pool: Literal["sampled", "top"] = "sampled"
+    """Scheme block: Q keyed draws from the model (exact), or its Q most likely blocks (not covert; says how far)."""
+    candidates: int = 64
+    """Scheme block: Q, candidates per block."""
+    tv_budget: float = 0.01
+    """Scheme block with a top pool: total variation per block that the code may cost against the truncated law."""
+    rows: int = 1
+    """Scheme stream: canvases in every forward pass. Floating-point sums depend on it."""
+
+    def check(self) -> None:
+        """Raise ValueError for a number out of its range."""
+        if not 0 <= self.tv_budget < 1:
+            raise ValueError(f"tv_budget={self.tv_budget}: a number from 0 to below 1 is needed")
+        if self.rows < 1:
+            raise ValueError("rows must be at least 1")
+        self.pool_settings(b"")
+
+    @property
+    def code_budget(self) -> float:
+        """Total variation that the code of a block may cost against the law of its pool."""
+        return self.tv_budget if self.pool == "top" else 0.0
+
+    @property
+    def draws(self) -> int:
+        """Number of keyed draws in a pool."""
+        return self.candidates if self.pool == "sampled" else 0
+
+    def pool_settings(self, key: bytes) -> PoolSettings:
+        """How candidate blocks are chosen."""
+        return PoolSettings(
+            pool=self.pool,
+            block_length=self.block_length,
+            candidates=self.candidates,
+            temperature=self.temperature,
+            beam_width=self.candidates + 4,
+            rows=POOL_ROWS,
+            key=key,
+        )
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A model with a prompt in front of it, and the settings; make one with `open_channel`."""
+
+    source: ModelSource
+    token_bytes: dict[int, bytes]
+    prompt: bytes
+    settings: Settings
+
+
+def open_channel(lm: MaskedLM, prompt: str, settings: Settings, vocabulary: Vocabulary | None = None) -> Channel:
+    """Put `prompt` in front of `lm`. Of a long prompt the model sees the last tokens.
+
+    `vocabulary` is `open_vocabulary(lm)`, for those who open many channels.
+
+    Raises:
+        ValueError: a setting is out of range, the prompt contains a token that no text may contain, or blocks are
+            longer than the model reads.
+    """
+    settings.check()
+    if settings.block_length > lm.max_length:
+        raise ValueError(f"block_length={settings.block_length}: {lm.name} reads at most {lm.max_length} tokens")
+    source = ModelSource(
+        lm=lm,
+        vocabulary=open_vocabulary(lm) if vocabulary is None else vocabulary,
+        prompt=tuple(lm.encode(prompt)),
+        block_length=settings.block_length,
+        temperature=settings.temperature,
+        rows=settings.rows,
+    )
+    return Channel(source, token_bytes(lm.tokenizer), prompt.encode(), settings)
+
+
+def pool_source(channel: Channel, keys: MessageKeys) -> PoolSource:
+    """The candidate blocks of one text."""
+    return PoolSource(channel.source, channel.token_bytes, channel.settings.pool_settings(keys.derive("pool")))

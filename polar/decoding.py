@@ -1,0 +1,118 @@
+"""A text in, its message out, or the word that there is none."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+from polar import block, stream
+from polar.arithmetic import NoMessageError, Receiver
+from polar.channel import Channel, Settings, pool_source
+from polar.framing import CHECK_BITS, Message
+from polar.records import TextLaw, recorded_law, recorded_pool
+from polar.secrets import Key, MessageKeys
+from polar.sources import drive, drive_many
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What a text says to the owner of a key.
+
+    Attributes:
+        message: the message, None if there is none.
+        nonce: its nonce, None if there is no message.
+        p_value: probability that a text made without the key looks at least as much like one with a message.
+        reason: why there is no message, empty if there is one.
+    """
+
+    message: Message | None
+    nonce: int | None
+    p_value: float
+    reason: str = ""
+
+
+def decode(channel: Channel, text: bytes, key: Key, nonces: Iterable[int]) -> Decoded:
+    """Look for a message of `key` in `text`, with one nonce after the other.
+
+    The prompt in front of the text and CRLF line ends are recognised: every form that the text may have is tried.
+    """
+    law = lru_cache(maxsize=1024)(channel.source.law)
+
+    def read(keys: MessageKeys, receiver: Receiver) -> None:
+        if channel.settings.scheme == "stream":
+            drive(stream.walk(channel.source.vocabulary, keys, receiver), law)
+        else:
+            settings = channel.settings
+            drive(block.walk(keys, receiver, settings.code_budget, settings.draws), pool_source(channel, keys).pool)
+
+    return _search(read, _forms(text, channel.prompt), key, channel.settings.scheme, nonces)
+
+
+def decode_many(jobs: Sequence[tuple[Channel, bytes, Key, int]]) -> list[Decoded]:
+    """Read many texts of the scheme stream side by side, as they are, each with one key and nonce."""
+    receivers, walks = [], []
+    for channel, text, key, nonce in jobs:
+        keys = MessageKeys(key, nonce, "stream")
+        receivers.append(Receiver(text, keys))
+        walks.append((channel.source, stream.walk(channel.source.vocabulary, keys, receivers[-1])))
+    decoded = []
+    for result, receiver, (_, _, _, nonce) in zip(drive_many(walks), receivers, jobs, strict=True):
+        if isinstance(result, Exception) and not isinstance(result, NoMessageError):
+            raise result
+        decoded.append(
+            _found(receiver, nonce, receiver.attempts) if receiver.done else Decoded(None, None, 1.0, str(result))
+        )
+    return decoded
+
+
+def decode_with_law(text: bytes, key: Key, law: TextLaw, prompt: bytes = b"") -> Decoded:
+    """Read a text without a model, with the law that `embed` recorded for it.
+
+    `prompt` is only needed to recognise it in front of the text.
+    """
+    settings = Settings(**law.about["settings"])
+
+    def read(keys: MessageKeys, receiver: Receiver) -> None:
+        if law.vocabulary is not None:
+            drive(stream.walk(law.vocabulary, keys, receiver), partial(recorded_law, law.laws))
+        else:
+            walk = block.walk(keys, receiver, settings.code_budget, settings.draws)
+            drive(walk, partial(recorded_pool, law.pools))
+
+    return _search(read, _forms(text, prompt), key, settings.scheme, [law.about["nonce"]])
+
+
+def _search(
+    read: Callable[[MessageKeys, Receiver], None], forms: Sequence[bytes], key: Key, scheme: str, nonces: Iterable[int]
+) -> Decoded:
+    """Read every form of the text with every nonce until there is a message."""
+    walks = attempts = 0
+    best, reason = 0.0, "there is no nonce to try"
+    for nonce in nonces:
+        keys = MessageKeys(key, nonce, scheme)
+        for form in forms:
+            receiver = Receiver(form, keys)
+            walks += 1
+            try:
+                read(keys, receiver)
+            except NoMessageError as error:
+                reason = str(error)
+            attempts += receiver.attempts
+            if receiver.done:
+                return _found(receiver, nonce, max(walks, attempts))
+            best = min(best, receiver.log2_chance)
+    return Decoded(None, None, min(1.0, walks * 2.0**best), reason)
+
+
+def _found(receiver: Receiver, nonce: int, tries: int) -> Decoded:
+    return Decoded(receiver.message, nonce, min(1.0, tries * 2.0 ** (receiver.log2_chance - CHECK_BITS)))
+
+
+def _forms(text: bytes, prompt: bytes) -> list[bytes]:
+    """What the sender may have written: without the prompt in front, with plain line ends, or just this."""
+    forms = []
+    for plain in (text, text.replace(b"\r\n", b"\n")):
+        for front in (prompt, prompt.replace(b"\r\n", b"\n")):
+            if front and plain.startswith(front):
+                forms.append(plain.removeprefix(front))
+        forms.append(plain)
+    return list(dict.fromkeys(forms))
