@@ -1,0 +1,136 @@
+"""Constrained PPO beside a stock PPO on the same number of environment steps: python benchmarks/ppo.py --help.
+
+Prints one line per seed and writes them as JSON. Every number is exact: the law of the deterministic policy, evaluated
+on the whole tree.
+"""
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import gymnasium as gym
+import torch
+import tyro
+from stable_baselines3 import PPO
+from stable_baselines3.common.logger import configure
+
+from agents.evaluation import Evaluation
+from agents.ppo_callbacks import LawEvaluation, evaluate_deterministic
+from agents.ppo_training import make_model
+from agents.ppo_vec_env import LogitVecEnv
+from agents.settings import PRESETS, RunSettings
+from wm_env.env import CovertWatermarkEnv
+from wm_env.optimum import percent_of_optimum
+from wm_env.wrappers import LogitsToSimplices
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a seed reached."""
+
+    learner: str
+    seed: int
+    start_rate: float
+    rate: float
+    percent: float
+    cost: float
+    seconds: float
+    held_out_percent: float | None = None
+    held_out_cost: float | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which learner, which seeds, how long."""
+
+    learner: Literal["ppo-lagrangian", "stock-ppo"] = "ppo-lagrangian"
+    """stock-ppo: Stable-Baselines3's PPO, reward minus a fixed penalty on the cost."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    split: Literal["all", "train"] = "all"
+    """train: learn on prompts of the training split and evaluate on the ten held-out ones too."""
+    prompts: int = 4
+    iterations: int = PRESETS["ppo"].iterations
+    """Rollouts of 8 episodes of two blocks."""
+    penalty: float = 1.0541
+    """Of the stock PPO, bits per unit of cost; the optimal multiplier of the default problem by default."""
+    out: Path = Path("runs/benchmark-ppo.json")
+
+
+class Penalised(LogitVecEnv):
+    """reward - penalty * cost."""
+
+    def __init__(self, penalty: float, copies: int, **arguments: object):
+        super().__init__(copies, **arguments)
+        self.penalty = penalty
+
+    def step_wait(self):
+        observation, rewards, dones, infos = super().step_wait()
+        costs = [info["cost"] for info in infos]
+        return observation, rewards - self.penalty * torch.tensor(costs).numpy().astype("float32"), dones, infos
+
+
+def constrained(options: Options, arguments: dict, seed: int) -> Result:
+    settings = RunSettings(agent="ppo", seed=seed, labels=8, iterations=options.iterations)
+    env = CovertWatermarkEnv(**arguments)
+    model = make_model(arguments, settings)
+    model.set_logger(configure(None, []))
+    start = evaluate_deterministic(model, env)
+    callback = LawEvaluation(env)
+    begin = time.perf_counter()
+    model.learn(options.iterations * model.n_steps * model.n_envs, callback)
+    seconds = time.perf_counter() - begin
+    callback.restore_best()
+    found = evaluate_deterministic(model, env)
+    beyond = {}
+    if options.split == "train":
+        test = CovertWatermarkEnv(**arguments | {"split": "test", "prompts": 10})
+        unseen = evaluate_deterministic(model, test)
+        beyond = {"held_out_percent": percent(unseen, test), "held_out_cost": unseen.cost}
+    return Result("ppo-lagrangian", seed, start.rate, found.rate, percent(found, env), found.cost, seconds, **beyond)
+
+
+def stock(options: Options, arguments: dict, seed: int) -> Result:
+    copies = PRESETS["ppo"].ppo.copies
+    env = Penalised(options.penalty, copies, **arguments)
+    model = PPO("MultiInputPolicy", env, n_steps=32, batch_size=64, seed=seed, device="cpu")
+    begin = time.perf_counter()
+    rate, cost = play(model, arguments)
+    start = rate
+    model.learn(options.iterations * 2 * copies)
+    seconds = time.perf_counter() - begin
+    rate, cost = play(model, arguments)
+    optimum = CovertWatermarkEnv(**arguments).problem.optimum
+    return Result("stock-ppo", seed, start, rate, percent_of_optimum(rate, optimum), cost, seconds)
+
+
+def play(model: PPO, arguments: dict) -> tuple[float, float]:
+    env = LogitsToSimplices(gym.make("wm_env:CovertWatermarkEnv-v0", **arguments))
+    observation, _ = env.reset()
+    rate, done = 0.0, False
+    while not done:
+        action, _ = model.predict(observation, deterministic=True)
+        observation, reward, done, _, info = env.step(action)
+        rate += reward
+    return rate, info["cost_so_far"]
+
+
+def percent(evaluation: Evaluation, env: CovertWatermarkEnv) -> float:
+    return percent_of_optimum(evaluation.rate, env.problem.optimum)
+
+
+def main(options: Options) -> None:
+    torch.set_num_threads(1)
+    arguments = {"tree": "news", "prompts": options.prompts, "split": options.split}
+    run = constrained if options.learner == "ppo-lagrangian" else stock
+    results = []
+    for seed in options.seeds:
+        results.append(run(options, arguments, seed))
+        print(results[-1], flush=True)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))
