@@ -25,6 +25,9 @@ from wm_env.law import save_law
 from wm_env.problem import Problem, open_tree, split_prompts
 from wm_env.tree import save_tree, subset
 
+MINIBATCH = 16
+"""Blocks of a minibatch, if a rollout has as many."""
+
 
 def train_ppo(folder: RunFolder, problem: Problem, settings: RunSettings, resume: bool) -> Evaluation:
     """Train for `iterations` rollouts and save the best law that meets the limit, or the last law if none does.
@@ -46,7 +49,7 @@ def train_ppo(folder: RunFolder, problem: Problem, settings: RunSettings, resume
         Interrupts() as interrupts,
         tqdm(total=total, initial=model.num_timesteps, unit="step", disable=not sys.stderr.isatty()) as bar,
     ):
-        recorder = _Recorder(env, folder, settings, log, interrupts, bar)
+        recorder = _Recorder(env, problem, folder, settings, log, interrupts, bar)
         recorder.best, recorder.rollouts = best, model.num_timesteps // rollout
         recorder.init_callback(model)
         if model.num_timesteps < total:
@@ -65,11 +68,12 @@ def _save_held_out(folder: RunFolder, problem: Problem, model: PPOLagrangian, se
     whole = open_tree(settings.tree)
     rows = split_prompts(whole, "test")
     beside = RunFolder(folder.path / "held-out")
-    save_tree(subset(whole, rows, settings.candidates, settings.blocks), beside.tree)
+    unseen = Problem(subset(whole, rows, settings.candidates, settings.blocks), settings.epsilon, settings.gamma)
+    save_tree(unseen.tree, beside.tree)
     env = CovertWatermarkEnv(**env_arguments(beside, problem, settings) | {"prompts": len(rows)})
-    held_out = evaluate_deterministic(model, env)
+    held_out = evaluate_deterministic(model, env, unseen)
     save_law(held_out.law, beside.law)
-    print(f"{beside.law}: {summary(held_out, env.problem, env.objective)}")
+    print(f"{beside.law}: {summary(held_out, unseen, env.objective)}")
 
 
 def env_arguments(folder: RunFolder, problem: Problem, settings: RunSettings) -> dict[str, Any]:
@@ -90,10 +94,12 @@ def make_model(arguments: dict[str, Any], settings: RunSettings) -> PPOLagrangia
     """The learner of the settings before its first rollout."""
     constants = settings.ppo
     env = LogitVecEnv(constants.copies, **arguments)
+    blocks = env.env_method("identity")[0]["blocks"]
     return PPOLagrangian(
         LawPolicy,
         env,
-        n_steps=env.get_attr("identity")[0]()["blocks"],
+        n_steps=blocks,
+        batch_size=min(MINIBATCH, blocks * constants.copies),
         learning_rate=LinearSchedule(constants.learning_rate, 0.0, 1.0),
         dual_step=constants.dual_step,
         target_kl=constants.target_kl,
@@ -108,6 +114,7 @@ class _Recorder(LawEvaluation):
     def __init__(
         self,
         env: CovertWatermarkEnv,
+        problem: Problem,
         folder: RunFolder,
         settings: RunSettings,
         log: TrainingLog,
@@ -115,7 +122,7 @@ class _Recorder(LawEvaluation):
         bar: Any,
     ) -> None:
         super().__init__(env, settings.ppo.evaluate_every)
-        self.folder, self.settings, self.log = folder, settings, log
+        self.problem, self.folder, self.settings, self.log = problem, folder, settings, log
         self.interrupts, self.bar = interrupts, bar
         self.since: tuple[float, int] | None = None
 
@@ -145,7 +152,7 @@ class _Recorder(LawEvaluation):
     def finish(self) -> Evaluation:
         """Give the model its best parameters and save their law."""
         self.restore_best()
-        evaluation = evaluate_deterministic(self.model, self.env)
+        evaluation = evaluate_deterministic(self.model, self.env, self.problem)
         save_law(evaluation.law, self.folder.law)
         return evaluation
 
