@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from agents.couplings import break_ties, lend, place, slot_channel, spend
-from agents.word_maps import map_words, pack_words, shared_symbols, word_loads
+from agents.word_maps import map_words, pack_words, sharing_states, word_loads
 from wm_env.coded import coded_law
 from wm_env.information import measure
 from wm_env.law import JointLaw, roll_out
 from wm_env.limits import distance_masses
 from wm_env.optimum import check_budget
 from wm_env.problem import make_objective
-from wm_env.tree import Floats, Ints, StateTree, TreeBlock, state_reach
+from wm_env.tree import Floats, Ints, StateTree, state_reach
 
 _SLOT_BITS = 4
 _CHUNK = 512
@@ -51,6 +51,7 @@ def plan_coded(
     epsilon: float,
     gamma: float = 1.0,
     labels: int | None = None,
+    seen: Sequence[Ints] | None = None,
 ) -> CodedPlan:
     """The law whose code finds all l message bits most often, of all codes with l key bits and cost at most `epsilon`.
 
@@ -60,7 +61,7 @@ def plan_coded(
     of errors; last to the unevenness of partitions. A block's Z is that of the induced laws before it.
 
     This is the optimum up to what `wm_env.limits.best_partition` leaves, if no two states share a candidate. A shared
-    one has the same word in all its states, which costs success.
+    one has the same word in all its states, which costs success, unless the decoder can tell the states apart.
 
     Args:
         tree: the states and their covers.
@@ -69,6 +70,8 @@ def plan_coded(
         gamma: discount, in (0, 1].
         labels: M, a power of two; by default 2^(l + 4), at most 2^L. What exceeds 2^l lets shared dither
             separate messages that share a candidate.
+        seen: for every block the number of what the decoder sees when candidate x is sent in state s, shape (N, Q); by
+            default the symbol, for a decoder that knows nothing of the state.
 
     Raises:
         ValueError: a negative budget, a discount outside (0, 1], a message length for each of another number of
@@ -80,9 +83,10 @@ def plan_coded(
         raise ValueError(f"message_bits={message_bits}: one length or one for each of the {len(tree.blocks)} blocks")
     count = 1 << min(tree.block_length, max(lengths) + _SLOT_BITS) if labels is None else labels
     sets = [make_objective("coded", tree.block_length, count, bits).message_set for bits in lengths]
+    seen = [block.symbol for block in tree.blocks] if seen is None else seen
     maps = [
-        map_words(block, probs, bits)
-        for block, probs, bits in zip(tree.blocks, state_reach(tree), lengths, strict=True)
+        map_words(block.cover, numbers, probs, bits)
+        for block, numbers, probs, bits in zip(tree.blocks, seen, state_reach(tree), lengths, strict=True)
     ]
     wrong = [
         _wrong_mass(block.cover, words, bits) for block, words, bits in zip(tree.blocks, maps, lengths, strict=True)
@@ -97,7 +101,8 @@ def plan_coded(
         budget = _spread(left, weights, wrong[number:])[0]
         left -= float(weights[0] @ budget)
         slots = count >> lengths[number]
-        channel = torch.from_numpy(_word_channel(block, maps[number], lengths[number], budget, slots))
+        shared = np.where(sharing_states(block.cover, seen[number]) > 1, seen[number] + 1, 0)
+        channel = torch.from_numpy(_word_channel(block.cover, maps[number], shared, lengths[number], budget, slots))
         p_candidate = channel.reshape(len(channel), count, -1)
         return p_candidate.new_full((len(channel), count), 1 / count), p_candidate
 
@@ -153,21 +158,21 @@ def _spread(budget: float, weights: Sequence[Floats], wrong: Sequence[Floats]) -
     return np.split(spent, np.cumsum([len(each) for each in wrong])[:-1])
 
 
-def _word_channel(block: TreeBlock, words: Ints, message_bits: int, budget: Floats, slots: int) -> Floats:
-    """P(x | w, j), shape (N, 2^l, J, Q); see `agents.couplings`."""
-    shared = shared_symbols(block) > 1
-    wrong = 1 - budget - np.minimum(word_loads(words, block.cover, message_bits), 2.0**-message_bits).sum(1)
+def _word_channel(cover: Floats, words: Ints, shared: Ints, message_bits: int, budget: Floats, slots: int) -> Floats:
+    """P(x | w, j), shape (N, 2^l, J, Q); see `agents.couplings`. `shared` (N, Q): 0, or a number that states share."""
+    wrong = 1 - budget - np.minimum(word_loads(words, cover, message_bits), 2.0**-message_bits).sum(1)
     words = words.copy()
-    for state in np.nonzero(~shared.any(1) & (wrong > _ROUNDING))[0]:
-        words[state] = pack_words(block.cover[state], words[state], message_bits, budget[state])
+    for state in np.nonzero((shared == 0).all(1) & (wrong > _ROUNDING))[0]:
+        words[state] = pack_words(cover[state], words[state], message_bits, budget[state])
     chunks = []
     for start in range(0, len(words), _CHUNK):
         part = slice(start, start + _CHUNK)
-        law = spend(block.cover[part], words[part], message_bits, budget[part])
+        law = spend(cover[part], words[part], message_bits, budget[part])
         loads = word_loads(words[part], law, message_bits)
-        pinned = word_loads(np.where(shared[part], words[part], -1), law, message_bits) > 0
+        pinned = word_loads(np.where(shared[part] > 0, words[part], -1), law, message_bits) > 0
         number = place(loads, pinned)
         placed = np.where(words[part] >= 0, np.take_along_axis(number, np.maximum(words[part], 0), axis=1), -1)
         flows = lend(word_loads(placed, law, message_bits))
-        chunks.append(break_ties(slot_channel(law, placed, flows, slots), flows.sum((1, 2)) > _ROUNDING))
+        channel = slot_channel(law, placed, flows, slots, shared[part])
+        chunks.append(break_ties(channel, flows.sum((1, 2)) > _ROUNDING))
     return np.concatenate(chunks)

@@ -154,7 +154,7 @@ def _swap_pairs(loads: Floats, pinned: NDArray[np.bool_], word_at: Ints) -> Floa
     return wrong
 
 
-def slot_channel(law: Floats, words: Ints, flows: Floats, slots: int) -> Floats:
+def slot_channel(law: Floats, words: Ints, flows: Floats, slots: int, reluctance: Ints) -> Floats:
     """P(x | w, j), shape (N, 2^l, J, Q): word w, and slot j of J equal parts of the point that draws V.
 
     The average over w and j is q, and the average over j alone realises the loans. Along the slots the candidate that
@@ -167,15 +167,18 @@ def slot_channel(law: Floats, words: Ints, flows: Floats, slots: int) -> Floats:
         words: word of every candidate, shape (N, Q), -1 where the law is 0.
         flows: F(v, w), see `lend`.
         slots: J >= 1.
+        reluctance: candidates of a word are lent in this order, equal ones large before small, and used in the opposite
+            order, shape (N, Q). What several states share is best lent last and in the same order everywhere.
     """
     count = flows.shape[1]
     lent = flows.sum(2)
     own = np.maximum(words, 0)
-    cut = _cut(law, words, lent)
+    order = np.lexsort((-law, reluctance), axis=1)
+    cut = _cut(law, words, lent, order)
     kept = law - cut
     share = np.divide(cut, np.take_along_axis(lent, own, axis=1), out=np.zeros_like(cut), where=cut > 0)
     loans = _loan_slots(flows, word_loads(words, np.where(cut > 0, kept, 0), count.bit_length() - 1), slots)
-    own_slots = _own_slots(kept, words, cut > 0, 1 / slots - loans.sum(1))
+    own_slots = _own_slots(kept, words, order[:, ::-1], 1 / slots - loans.sum(1))
     channel = np.take_along_axis(loans, own[:, :, None, None], axis=1) * share[:, :, None, None]
     state, candidate = np.nonzero(words >= 0)
     channel[state, candidate, words[state, candidate]] += own_slots[state, candidate]
@@ -203,9 +206,8 @@ def break_ties(channel: Floats, lending: NDArray[np.bool_]) -> Floats:
     return broken
 
 
-def _cut(law: Floats, words: Ints, lent: Floats) -> Floats:
-    """The mass that every candidate gives to its word's loans, the largest candidate first, shape (N, Q)."""
-    order = np.argsort(-law, axis=1, kind="stable")
+def _cut(law: Floats, words: Ints, lent: Floats, order: Ints) -> Floats:
+    """The mass that every candidate gives to its word's loans, one after the other in `order`, shape (N, Q)."""
     mass, word = np.take_along_axis(law, order, axis=1), np.take_along_axis(words, order, axis=1)
     wanted = np.take_along_axis(lent, np.maximum(word, 0), axis=1) - _before(mass, word, lent.shape[1])
     cut = np.empty_like(law)
@@ -243,19 +245,18 @@ def _loan_slots(flows: Floats, kept: Floats, slots: int) -> Floats:
     return loans
 
 
-def _own_slots(kept: Floats, words: Ints, last: NDArray[np.bool_], room: Floats) -> Floats:
+def _own_slots(kept: Floats, words: Ints, order: Ints, room: Floats) -> Floats:
     """How much of slot j a candidate takes in its own word, shape (N, Q, J), in units of a whole word.
 
-    The candidates of a word follow each other through what loans leave of its slots, those of `last` at the end.
+    The candidates of a word follow each other, in `order`, through what loans leave of its slots.
 
     Args:
         kept: mass in the own word, shape (N, Q).
         words: shape (N, Q).
-        last: shape (N, Q).
+        order: a permutation of the candidates of every state, shape (N, Q).
         room: what loans leave of slot j of w, shape (N, 2^l, J).
     """
     count = room.shape[1]
-    order = np.argsort(last, axis=1, kind="stable")
     length = count * np.take_along_axis(kept, order, axis=1)
     word = np.take_along_axis(words, order, axis=1)
     start = _before(length, word, count)[..., None]

@@ -7,39 +7,58 @@ words loses sum_w (p(B_w) - 2^-l)+ of the success probability, B_w the candidate
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.annealing import anneal, number_members
 from wm_env.limits import best_partition
-from wm_env.tree import Floats, Ints, TreeBlock
+from wm_env.tree import Floats, Ints
 
 
-def shared_symbols(block: TreeBlock) -> Ints:
-    """For every candidate, in how many states its symbol has mass, shape (N, Q); 0 where the cover is 0."""
-    present = block.cover > 0
-    return np.where(present, np.bincount(block.symbol[present])[np.maximum(block.symbol, 0)], 0)
+def sharing_states(pmf: Floats, seen: Ints) -> Ints:
+    """For every candidate the number of states in which what the decoder sees has mass, shape (N, Q); 0 if p = 0."""
+    present = pmf > 0
+    return np.where(present, np.bincount(seen[present])[np.maximum(seen, 0)], 0)
 
 
-def map_words(block: TreeBlock, state_probs: Floats, message_bits: int) -> Ints:
-    """A word for every candidate, shape (N, Q), -1 where the cover is 0; a symbol has the same word in every state.
+def map_words(pmf: Floats, seen: Ints, state_probs: Floats, message_bits: int) -> Ints:
+    """A word for every candidate, shape (N, Q), -1 where p = 0; what the decoder sees has one word in every state.
 
-    The shared symbols come first, the likeliest first, each to the word where it meets the least mass. A state keeps
-    its best partition where that agrees with them; elsewhere its own candidates go, longest first, to the emptiest
-    words.
+    States that share nothing get the best partition of their own. The others are partitioned jointly by annealing,
+    which starts with the shared symbols, the likeliest first, each at the word where it meets the least mass, and then
+    the others, the longest first, at the emptiest word.
+
+    Args:
+        pmf: p(x|s), shape (N, Q).
+        seen: number of what the decoder sees of a candidate, shape (N, Q): its symbol if it knows nothing of the state.
+        state_probs: how much the states count, shape (N,).
+        message_bits: l >= 1.
     """
-    shared = shared_symbols(block) > 1
-    words = _map_shared(block, state_probs, shared, message_bits)
-    for state, pmf in enumerate(block.cover):
-        named = _name_bins(best_partition(pmf, message_bits, nodes=0)[0], words[state], 2**message_bits)
-        words[state] = _longest_first(pmf, words[state], 2**message_bits) if named is None else named
+    sharing = sharing_states(pmf, seen)
+    joint = (sharing > 1).any(1)
+    words = np.full(seen.shape, -1, dtype=np.int64)
+    for state in np.nonzero(~joint)[0]:
+        words[state] = best_partition(pmf[state], message_bits, nodes=0)[0]
+    if joint.any():
+        words[joint] = _joint_words(pmf[joint], seen[joint], sharing[joint] > 1, state_probs[joint], message_bits)
     return words
 
 
-def _map_shared(block: TreeBlock, state_probs: Floats, shared: NDArray[np.bool_], message_bits: int) -> Ints:
-    """Words of the shared symbols, shape (N, Q), -1 elsewhere; each to the word w with the least E[p(x) p(B_w)]."""
-    words = np.full(block.symbol.shape, -1, dtype=np.int64)
+def _joint_words(pmf: Floats, seen: Ints, shared: NDArray[np.bool_], state_probs: Floats, message_bits: int) -> Ints:
+    start = _place_shared(pmf, seen, shared, state_probs, message_bits)
+    for state, row in enumerate(pmf):
+        start[state] = _longest_first(row, start[state], 2**message_bits)
+    symbols, number = number_members(pmf, seen)
+    present = number >= 0
+    first = np.zeros(len(symbols.mass), dtype=np.int64)
+    first[number[present]] = start[present]
+    found = np.array(anneal(symbols, state_probs.tolist(), first.tolist(), message_bits))
+    return np.where(present, found[number], -1)
+
+
+def _place_shared(pmf: Floats, seen: Ints, shared: NDArray[np.bool_], state_probs: Floats, message_bits: int) -> Ints:
+    """Words of what states share, shape (N, Q), -1 elsewhere; each at the word w with the least E[p(x) p(B_w)]."""
+    words = np.full(seen.shape, -1, dtype=np.int64)
     state, place = np.nonzero(shared)
-    if len(state) == 0:
-        return words
-    _, symbol = np.unique(block.symbol[state, place], return_inverse=True)
-    mass = block.cover[state, place]
+    symbol = np.unique(seen[state, place], return_inverse=True)[1]
+    mass = pmf[state, place]
     groups = np.split(np.argsort(symbol, kind="stable"), np.cumsum(np.bincount(symbol))[:-1])
     likeliest_first = np.argsort(-np.bincount(symbol, weights=state_probs[state] * mass), kind="stable")
     loads = np.zeros((len(words), 2**message_bits))
@@ -49,17 +68,6 @@ def _map_shared(block: TreeBlock, state_probs: Floats, shared: NDArray[np.bool_]
         words[rows, place[group]] = met.argmin()
         loads[rows, met.argmin()] += mass[group]
     return words
-
-
-def _name_bins(bins: Ints, fixed: Ints, count: int) -> Ints | None:
-    """Words for the bins that agree with the words of `fixed` (-1 is free), or None if there are none."""
-    pairs = np.unique(np.stack([bins, fixed])[:, fixed >= 0], axis=1)
-    if len(np.unique(pairs[0])) < pairs.shape[1] or len(np.unique(pairs[1])) < pairs.shape[1]:
-        return None
-    name = np.full(count, -1, dtype=np.int64)
-    name[pairs[0]] = pairs[1]
-    name[name < 0] = np.setdiff1d(np.arange(count), pairs[1])
-    return np.where(bins >= 0, name[bins], -1)
 
 
 def pack_words(pmf: Floats, words: Ints, message_bits: int, added: float) -> Ints:
