@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from agents.coded_planner import plan_coded
 from agents.evaluation import Evaluation, evaluate_law, law_metrics
 from agents.planner import plan
 from agents.runs import RunFolder, check_writable, create_run, read_config
@@ -45,8 +46,6 @@ def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
         OSError: the folder exists already or cannot be written, or there is no such tree file.
         ValueError: settings that are out of range or do not fit the tree.
     """
-    if settings.agent == "planner" and settings.objective != "gp":
-        raise ValueError("the planner solves the gp objective: use --objective gp, or --agent primal-dual")
     check_writable(path)
     _check_device(settings)
     whole = open_tree(settings.tree)
@@ -116,8 +115,12 @@ def train(run: Run) -> Evaluation:
 
 
 def _train_planner(run: Run) -> Evaluation:
-    settings = run.settings
-    blocks = plan(run.problem.tree, settings.epsilon, settings.gamma, settings.labels).law.blocks
+    settings, tree = run.settings, run.problem.tree
+    if settings.objective == "coded":
+        bits = settings.message_bits
+        blocks = plan_coded(tree, bits, settings.epsilon, settings.gamma, settings.labels).law.blocks
+    else:
+        blocks = plan(tree, settings.epsilon, settings.gamma, settings.labels).law.blocks
     evaluation = evaluate_law(
         run.problem, run.objective, lambda number, _: (blocks[number].p_label, blocks[number].p_candidate)
     )
