@@ -103,7 +103,7 @@ def test_the_channel_realises_law_and_loans(seed: int, entropy: float, message_b
     law, words = some_states(seed, entropy, message_bits)
     count = 2**message_bits
     flows = lend(word_loads(words, law, message_bits))
-    channel = slot_channel(law, words, flows, slots)
+    channel = slot_channel(law, words, flows, slots, np.zeros_like(words))
     assert channel.shape == (3, count, slots, 20)
     assert (channel >= 0).all()
     assert channel.sum(3) == pytest.approx(np.ones((3, count, slots)), abs=1e-12)
@@ -121,7 +121,7 @@ def test_own_and_lent_use_of_a_candidate_never_meet_in_a_slot() -> None:
     """Ten equal candidates for four words: two of them lend half of one candidate each."""
     law = np.full((1, 10), 0.1)
     words = np.array([[0, 0, 0, 1, 1, 1, 2, 2, 3, 3]])
-    channel = slot_channel(law, words, lend(word_loads(words, law, 2)), 16)[0]
+    channel = slot_channel(law, words, lend(word_loads(words, law, 2)), 16, np.zeros_like(words))[0]
     sent_for = channel > 1e-12
     assert (sent_for.any(1).sum(0) == 2).sum() == 2
     assert (sent_for.sum(0) <= 1).mean() == 1
@@ -129,10 +129,20 @@ def test_own_and_lent_use_of_a_candidate_never_meet_in_a_slot() -> None:
     assert channel.max(0).sum(1).mean() / 4 == pytest.approx(1.0)
 
 
+def test_reluctant_candidates_are_lent_last_and_used_first() -> None:
+    law, words = np.array([[0.2, 0.15, 0.25, 0.2, 0.2]]), np.array([[0, 0, 1, 2, 3]])
+    flows = lend(word_loads(words, law, 2))
+    for reluctance, lender in (([0, 0, 0, 0, 0], 0), ([1, 0, 0, 0, 0], 1)):
+        channel = slot_channel(law, words, flows, 10, np.array([reluctance]))[0]
+        elsewhere = channel[1:, :, :2].sum((0, 1))
+        assert np.flatnonzero(elsewhere).tolist() == [lender]
+        assert channel[0, -1].argmax() == lender
+
+
 def test_likelihood_of_a_label_points_to_the_own_word() -> None:
     law = np.array([[0.3, 0.15, 0.15, 0.2, 0.2]])
     words = np.array([[0, 1, 1, 2, 3]])
-    channel = slot_channel(law, words, lend(word_loads(words, law, 2)), 8)[0]
+    channel = slot_channel(law, words, lend(word_loads(words, law, 2)), 8, np.zeros_like(words))[0]
     for candidate, word in enumerate(words[0]):
         assert channel[:, :, candidate].max(1).argmax() == word
 
