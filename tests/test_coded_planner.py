@@ -11,7 +11,7 @@ from agents.coded_planner import CodedPlan, plan_coded
 from wm_env.coded import coded_law
 from wm_env.information import measure
 from wm_env.law import BlockLaw, check_conditionals, load_law, save_law
-from wm_env.limits import block_limit
+from wm_env.limits import best_partition, block_limit
 from wm_env.synthetic import synthetic_tree
 from wm_env.tree import Floats, StateTree
 
@@ -178,6 +178,16 @@ def test_a_shared_candidate_is_decoded_without_knowing_the_state() -> None:
     plan = plan_coded(tree, 2, 0.0)
     assert errors(plan, 0, "map")[0] == pytest.approx(1 - plan.success[0], abs=1e-9)
     assert errors(plan, 0, "map")[0] < 0.02
+
+
+def test_a_decoder_that_knows_the_state_needs_no_common_words() -> None:
+    tree = synthetic_tree(6, 1, 12, entropy=3.2, overlap=1.0, seed=6)
+    base = np.mean([best_partition(row, 2, nodes=0)[1] for row in tree.blocks[0].cover])
+    known = plan_coded(tree, 2, 0.0, seen=[np.arange(72).reshape(6, 12)])
+    assert known.success[0] == pytest.approx(base, abs=1e-6)
+    # Decoded without the state, the words of the states contradict each other.
+    assert errors(known, 0, "map")[0] > 0.2
+    assert errors(plan_coded(tree, 2, 0.0), 0, "map")[0] < errors(known, 0, "map")[0] / 2
 
 
 def test_the_law_survives_its_file(tmp_path_factory: pytest.TempPathFactory) -> None:
