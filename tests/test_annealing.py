@@ -42,7 +42,7 @@ def test_members_by_hand() -> None:
 
 
 def test_finds_the_best_words_of_a_small_problem() -> None:
-    """Three states that share three of nine symbols, against all maps; the first word is 0, since xor changes no score."""
+    """Three states that share three of nine symbols, against all maps with the first at word 0: xor keeps the score."""
     pmf = np.random.default_rng(1).dirichlet(np.full(4, 2.0), size=3)
     symbol = np.array([[0, 1, 2, 3], [0, 4, 5, 6], [1, 4, 7, 8]])
     symbols, number = number_members(pmf, symbol)
