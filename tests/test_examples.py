@@ -23,8 +23,6 @@ def test_every_example_is_listed():
 
 @pytest.mark.parametrize("name", sorted(STEPS))
 def test_example_runs(name):
-    if name == "torchrl_env.py":
-        pytest.importorskip("torchrl", reason="an extra: pip install covert-watermark[examples]")
     command = [sys.executable, str(EXAMPLES / name), str(STEPS[name])]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
