@@ -163,6 +163,13 @@ def test_a_large_budget_leaves_no_error_and_is_not_used_up() -> None:
     assert plan.cost < 1
 
 
+@pytest.mark.parametrize("gamma", [1.0, 0.9, 0.5])
+def test_a_budget_that_binds_is_used_up(gamma: float) -> None:
+    plan = plan_coded(synthetic_tree(2, 3, 6, entropy=2.0, seed=4), 2, 0.05, gamma)
+    spent = sum(gamma ** (number + 1) * coded_variation(plan, number) for number in range(3))
+    assert spent == pytest.approx(0.05, abs=1e-12)
+
+
 def test_budget_buys_the_farthest_bits_first() -> None:
     """One state needs mass with two wrong bits, the others only with one; the first is served first."""
     tree = synthetic_tree(4, 1, 12, entropy=3.0, seed=5)
