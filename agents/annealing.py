@@ -19,7 +19,7 @@ import numpy as np
 from wm_env.tree import Floats, Ints
 
 _PAIRS = 0.6
-_OCCUPIED = 3e-3
+_OCCUPIED = 0.02
 _NO_MASS = 1e-9
 _PROPOSALS = 80
 """Proposals for each symbol."""

@@ -15,7 +15,7 @@ def score(loads: Floats) -> float:
     bits, cap = count.bit_length() - 1, 1 / count
     pairs = [(v, w) for v, w in combinations(range(count), 2) if (v ^ w).bit_count() == 1]
     neighbours = sum(min(loads[v] + loads[w], 2 * cap) for v, w in pairs)
-    return sum(min(load, cap) for load in loads) + 3e-3 * (loads > 1e-9).sum() + 0.6 / bits * neighbours
+    return sum(min(load, cap) for load in loads) + 0.02 * (loads > 1e-9).sum() + 0.6 / bits * neighbours
 
 
 @settings(max_examples=200, deadline=None)
