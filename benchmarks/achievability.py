@@ -1,6 +1,8 @@
-"""The two covertness thresholds of the achievability proof, computed exactly for random codebooks at small n.
+"""The thresholds of the achievability proof, computed exactly for random codebooks at small n.
 
 python benchmarks/achievability.py --out docs/figures/achievability.png
+
+Dashed: the thresholds as R_0 tends to I(U;S). Dotted: the same at the R_0 of the panel, slack above I(U;S).
 """
 
 from dataclasses import dataclass
@@ -110,8 +112,10 @@ def main(options: Options) -> None:
         xlabel="$R_0$, bits per letter", ylabel=r"$V(P_S^n,\ \frac{1}{J}\sum_j P(s^n|u^n_j))$", title="$R_0 > I(U;S)$"
     )
     middle.axvline(i_key, color="grey", linestyle="--")
+    middle.axvline(i_key - options.slack, color="grey", linestyle=":")
     middle.set(xlabel="$R_K$, bits per letter", ylabel=r"$V(\tilde P^m_{X^nS^n},\ P_{XS}^n)$", title="$R_K > I(U;X|S)$")
     right.axvline(i_ux - i_us, color="grey", linestyle="--")
+    right.axvline(i_ux - i_us - options.slack, color="grey", linestyle=":")
     right.set(xlabel="$R$, bits per letter", ylabel="error probability", title="$R < I(U;X) - I(U;S)$")
     for axes in (left, middle, right):
         axes.set_ylim(0, 1)

@@ -24,7 +24,7 @@ def seconds_per_step(step: Callable[[], object]) -> tuple[float, float]:
 
 
 def main(tree: str) -> None:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     batched = gym.make_vec(
         LONG_ID, COPIES, vectorization_mode="vector_entry_point", autoreset_mode="SameStep", tree=tree
     )

@@ -86,7 +86,9 @@ class MaskedLM:
         Raises:
             ValueError: the tokenizer still produced an id that no text may contain.
         """
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)[
+            "input_ids"
+        ]
         for token in ids:
             if self.banned[token]:
                 name = self.tokenizer.convert_ids_to_tokens(token)
