@@ -64,6 +64,16 @@ def test_the_number_of_masks_is_uniform_and_so_is_their_place() -> None:
     assert stats.chisquare(places[8:].numpy()).pvalue > 1e-4
 
 
+def test_the_number_of_masks_is_uniform_when_rows_are_fewer_than_counts() -> None:
+    plan = plan_responses(3, 16, 0.0, 1.0, CPU)
+    counts = torch.zeros(9)
+    for seed in range(1000):
+        batch = mask_batch(torch.zeros(3, 16, dtype=torch.int64), plan, MASK, torch.Generator().manual_seed(seed))
+        counts += torch.bincount((batch.canvas == MASK).sum(dim=1), minlength=9)
+    assert counts[0] == 0
+    assert stats.chisquare(counts[1:].numpy()).pvalue > 1e-4
+
+
 class _Table(nn.Module):
     """A head whose logits are its input."""
 

@@ -138,6 +138,18 @@ def test_the_seed_decides_the_run(options: Options, alone: Cluster) -> None:
     assert not torch.equal(first, other)
 
 
+def test_seed_step_and_rank_each_choose_another_batch(options: Options, alone: Cluster) -> None:
+    """Losses of one and the same network, which no two batches share."""
+    network = _trainer(options, alone, 0).network.state_dict()
+    losses = []
+    for seed, step, rank in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0)):
+        trainer = _trainer(replace(options, seed=seed), replace(alone, rank=rank), 0)
+        trainer.network.load_state_dict(network)
+        losses.append(float(trainer.step(step, 1.0)))
+    assert losses[0] == losses[-1]
+    assert len(set(losses)) == 4
+
+
 def test_a_finished_run_is_not_trained_further(options: Options, finished: Path) -> None:
     before = (finished / "model" / "model.safetensors").read_bytes()
     assert train(replace(options, out=finished, resume=True)).step == 6
