@@ -156,7 +156,8 @@ class Rates:
         for name, code, best, colour in (("|U| = 2", two, limit, "C0"), (f"|U| = {self.vocabulary}", many, 1.0, "C1")):
             self.plain_rates(rates, name, code, best, colour)
             for scheme, marker in ((PLAIN, "o:"), (AHEAD, "s-")):
-                self.block_errors(errors, variation, name, code, best, scheme, colour + marker)
+                self.block_errors(errors, name, code, best, scheme, colour + marker)
+        self.insisting_variation(variation, two, limit)
         self.dense_variation(variation)
         errors.axhline(0.01, color="grey", linewidth=0.8)
         errors.set(xscale="log", yscale="log", xlabel="n", ylabel="block error", title=f"{self.share:.0%} of the limit")
@@ -180,10 +181,8 @@ class Rates:
             print(f"{name:<9} n = 2^{exponent:<3} plain rate {share * limit:.4f} = {share:.1%} of the limit")
         axes.plot([2**e for e in self.exponents], shares, "o-", color=colour, label=name)
 
-    def block_errors(
-        self, errors: Axes, variation: Axes, name: str, code: TokenCode, limit: float, scheme: Scheme, style: str
-    ) -> None:
-        """Measured block error; the share of frames with a dead end is the price in TV of insisting on those bits."""
+    def block_errors(self, axes: Axes, name: str, code: TokenCode, limit: float, scheme: Scheme, style: str) -> None:
+        """Measured block error with 95 % intervals; an arrow is the upper limit of a point without errors."""
         points = []
         for exponent in self.exponents:
             polarised = spectrum(code, exponent, self.cache)
@@ -201,11 +200,28 @@ class Rates:
                 f"{point.milliseconds:.2f} ms",
                 flush=True,
             )
-        lengths = [point.n for point in points]
-        spread = [[p.error - p.interval[0] for p in points], [p.interval[1] - p.error for p in points]]
+        shown = [p.error if p.failures else p.interval[1] for p in points]
+        below = [max(p.error - p.interval[0], 0.3 * y * (not p.failures)) for p, y in zip(points, shown, strict=True)]
+        above = [p.interval[1] - y for p, y in zip(points, shown, strict=True)]
         label = f"{name}, {scheme.name}"
-        errors.errorbar(lengths, [max(p.error, 1e-4) for p in points], spread, fmt=style, label=label, capsize=2)
-        variation.plot(lengths, [max(p.interval[1], 1e-4) for p in points], style, label=f"{label}, if it insisted")
+        limits = [not p.failures for p in points]
+        axes.errorbar(
+            [p.n for p in points], shown, [below, above], fmt=style, label=label, capsize=2, uplims=limits, markersize=4
+        )
+
+    def insisting_variation(self, axes: Axes, code: TokenCode, limit: float) -> None:
+        """Union bound on the dead ends of plain filling: the price in TV of insisting on those bits, |U| = 2."""
+        for share, marker in ((0.7, "^"), (0.8, "v"), (0.9, "d")):
+            bounds = []
+            for exponent in self.exponents:
+                polarised = spectrum(code, exponent, self.cache)
+                sets = choose_sets(polarised, math.ceil(share * limit * 2**exponent))
+                bounds.append(min(1.0, expected_dead_ends(polarised, sets)))
+                print(
+                    f"|U| = 2 at {share:.0%} of {limit:.4f} bits, n = 2^{exponent:<3} insisting: TV <= {bounds[-1]:.3e}"
+                )
+            label = f"Corollary, {share:.0%}, if it insisted"
+            axes.plot([2**e for e in self.exponents], bounds, marker + ":", color="C0", label=label)
 
     def dense_variation(self, axes: Axes) -> None:
         """Pinsker bound of plain filling under a law of full support, at several shares of H(X|S)."""

@@ -239,6 +239,7 @@ def _fill(
 
 def _second(upper: Tensor, lower: Tensor, left: Tensor) -> Tensor:
     """LLRs of the second half, L2 + (-1)^A L1."""
+    # Saturation keeps sums of certain bits out of the subnormal range of exp, where it is slow.
     return torch.addcmul(lower, left, upper).clamp_(-CERTAIN, CERTAIN)
 
 
