@@ -1,5 +1,6 @@
 """Evaluate a trained law as a code: error rates, total variation, limits, tables and figures."""
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             seed=options.seed,
         )
         evaluate_run(run, options.out if options.out is not None else run / "evaluation", request)
+    except BrokenPipeError:
+        # Who read the tables has gone, as `| head` does; Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -65,6 +65,8 @@ class _Tables:
         score: log W(x|u,s) + log norm(s,u) after the forward sweep; becomes g, then the gradient.
         mass: W(x|u,s) norm(s,u).
         work: scratch, the size of the largest chunk.
+        rows_work: scratch, a row of labels for every shared candidate of the chunk with the most.
+        joint: P(x,u) of the token blocks that states share, shape (symbols, M); becomes log P(u|x).
     """
 
     block: BlockTensors
@@ -77,6 +79,8 @@ class _Tables:
     score: Tensor
     mass: Tensor
     work: Tensor
+    rows_work: Tensor
+    joint: Tensor
 
 
 @dataclass(frozen=True)
@@ -172,7 +176,7 @@ def _forward(tables: _Tables, policy: SoftmaxPolicy, rows: slice, state_probs: T
     log_label = torch.log_softmax(by_word, dim=2).flatten(1) - math.log(tables.words)
     p_label = log_label.exp()
     norm, induced = torch.empty_like(p_label), torch.empty_like(tables.block.cover)
-    joint = p_label.new_zeros(tables.symbols, p_label.shape[1])
+    joint = tables.joint.zero_()
     word_probs = induced.new_empty(*induced.shape, tables.words) if tables.words > 1 else None
     for chunk in tables.chunks:
         states, score, mass = chunk.states, tables.score[chunk.states], tables.mass[chunk.states]
@@ -187,7 +191,8 @@ def _forward(tables: _Tables, policy: SoftmaxPolicy, rows: slice, state_probs: T
         if word_probs is not None:
             torch.sum(given_state.view(*mass.shape[:2], tables.words, -1), 3, out=word_probs[states])
         elif tables.symbols:
-            weighted = given_state.flatten(0, 1).index_select(0, chunk.rows)
+            weighted = tables.rows_work[: len(chunk.rows)]
+            torch.index_select(given_state.flatten(0, 1), 0, chunk.rows, out=weighted)
             weighted *= state_probs[states].repeat_interleave(mass.shape[1])[chunk.rows, None]
             joint.index_add_(0, chunk.symbols, weighted)
     if word_probs is not None:
@@ -257,7 +262,9 @@ def _score_posterior(tables: _Tables, sweep: _Forward, chunk: _Chunk) -> None:
         return
     score += (sweep.log_label[states] - sweep.norm[states].log())[:, None]
     if tables.symbols:
-        score.flatten(0, 1).index_copy_(0, chunk.rows, sweep.log_posterior.index_select(0, chunk.symbols))
+        known = tables.rows_work[: len(chunk.rows)]
+        torch.index_select(sweep.log_posterior, 0, chunk.symbols, out=known)
+        score.flatten(0, 1).index_copy_(0, chunk.rows, known)
 
 
 def _word_posterior(tables: _Tables, state_probs: Tensor, word_probs: Tensor) -> Tensor:
@@ -269,8 +276,9 @@ def _word_posterior(tables: _Tables, state_probs: Tensor, word_probs: Tensor) ->
 
 
 def _log_conditional(joint: Tensor) -> Tensor:
-    """log of each row divided by its sum; finite where there is no mass."""
-    return _log(joint) - _log(joint.sum(1, keepdim=True))
+    """log of each row divided by its sum, in the place of `joint`; finite where there is no mass."""
+    log_total = _log(joint.sum(1, keepdim=True))
+    return joint.clamp_min_(torch.finfo(joint.dtype).tiny).log_().sub_(log_total)
 
 
 def _log(probs: Tensor) -> Tensor:
@@ -318,9 +326,18 @@ def _tables(block: BlockTensors, weight: float, labels: int, words: int) -> _Tab
         piece = slice(first, min(first + size, states))
         rows = shared[piece].flatten().nonzero()[:, 0]
         chunks.append(_Chunk(piece, rows, number[piece].flatten()[rows]))
-    score = block.cover.new_empty(states, slots, labels)
-    work = block.cover.new_empty(size, slots, labels)
-    padded = not bool(block.support.all())
+    empty = block.cover.new_empty
     return _Tables(
-        block, weight, shared, words, padded, len(names), tuple(chunks), score, torch.empty_like(score), work
+        block=block,
+        weight=weight,
+        shared=shared,
+        words=words,
+        padded=not bool(block.support.all()),
+        symbols=len(names),
+        chunks=tuple(chunks),
+        score=empty(states, slots, labels),
+        mass=empty(states, slots, labels),
+        work=empty(size, slots, labels),
+        rows_work=empty(max(len(chunk.rows) for chunk in chunks), labels),
+        joint=empty(len(names), labels),
     )

@@ -15,6 +15,7 @@ from agents.settings import RunSettings
 from agents.training_log import TrainingLog
 from agents.training_loop import train_primal_dual
 from wm_env.coded import label_bits
+from wm_env.files import check_seed
 from wm_env.law import save_law
 from wm_env.problem import Objective, Problem, make_objective, open_tree, split_prompts
 from wm_env.tree import load_tree, subset
@@ -91,7 +92,10 @@ def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> 
     check_writable(path)
     _check_device(settings)
     folder = RunFolder(path)
-    problem = Problem(load_tree(folder.tree), settings.epsilon, settings.gamma)
+    tree = load_tree(folder.tree)
+    if tree.fingerprint != read_config(folder)["tree_fingerprint"]:
+        raise ValueError(f"{folder.tree} is not the tree that this run was started with: put that one back")
+    problem = Problem(tree, settings.epsilon, settings.gamma)
     return Run(folder, settings, problem, _objective(settings, problem), resume=True)
 
 
@@ -158,5 +162,6 @@ def _check_range(settings: RunSettings) -> None:
     ):
         if not value > 0:
             raise ValueError(f"{name}={value}: a number above 0 is needed")
+    check_seed(settings.seed)
     if label_bits(settings.labels) == 0:
         raise ValueError("labels=1: a label needs at least two values to carry anything")

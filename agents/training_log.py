@@ -27,6 +27,7 @@ class TrainingLog:
 
     Raises:
         OSError: the folder cannot be written.
+        ValueError: the metrics to go on from are missing or damaged.
     """
 
     def __init__(self, folder: RunFolder, resume_at: int | None = None) -> None:
@@ -89,5 +90,11 @@ def heat_maps(panels: Mapping[str, Any]) -> Figure:
 
 
 def _rows_up_to(path: Path, iteration: int) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if int(row["iteration"]) <= iteration]
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        if any(None in row or None in row.values() for row in rows):
+            raise ValueError("a row has not as many entries as there are columns")
+        return [row for row in rows if int(row["iteration"]) <= iteration]
+    except (OSError, KeyError, ValueError, csv.Error) as error:
+        raise ValueError(f"{path} is missing or damaged ({error}): put it back, or start a new run") from None

@@ -14,11 +14,11 @@ from polar.construction import chain_entropies, threshold_set
 from polar.covertness import average_entropy, retained_mass
 from polar.decoders import Decoder, Knowledge
 from polar.evaluation import EvaluationSettings, evaluate
-from polar.keys import Surplus, theorem_key_bits
+from polar.keys import Surplus, key_bits_of, theorem_key_bits
 from polar.plots import ber_figure, pad_only_points, save_figure, variation_figure
 from polar.report import adaptive_table, covertness_table, error_table, limit_table, results, variation_table
 from wm_env.coded import label_bits
-from wm_env.files import write_json
+from wm_env.files import check_seed, write_json
 from wm_env.information import measure, text_total_variation
 from wm_env.law import JointLaw, load_law
 from wm_env.limits import tree_limit
@@ -67,6 +67,8 @@ def evaluate_run(run: Path, out: Path, request: Request) -> None:
     """
     if not run.is_dir():
         raise FileNotFoundError(f"{run}: no such run folder")
+    if not (run / "tree.safetensors").exists():
+        raise FileNotFoundError(f"{run} holds no run (no tree.safetensors): give the folder that train.py named")
     tree = load_tree(run / "tree.safetensors")
     law = load_law(run / "law.safetensors", tree)
     if request.thresholds is not None:
@@ -78,6 +80,9 @@ def evaluate_run(run: Path, out: Path, request: Request) -> None:
     points = evaluate(tree, law, settings)
     adapted = evaluate_adaptive(tree, law, adaptive) if "auto" in request.message_bits else None
     limits = {bits: tree_limit(tree, bits) for bits in settings.message_bits}
+    write_json(out / "results.json", results(tree, law, points, limits, adapted))
+    save_figure(ber_figure(points, limits, law.block_length, adapted), out / "ber.png")
+    save_figure(variation_figure(points, law.block_length), out / "tv.png")
     rows, title = points, "Error rates"
     if len(points) > _ALL_ROWS:
         rows = pad_only_points(points)
@@ -88,9 +93,6 @@ def evaluate_run(run: Path, out: Path, request: Request) -> None:
     if adapted is not None:
         print(f"\nMessage length by state\n{adaptive_table(adapted, law.block_length)}")
     print(f"\nOne-shot limits of this tree at total variation budgets\n{limit_table(limits)}")
-    write_json(out / "results.json", results(tree, law, points, limits, adapted))
-    save_figure(ber_figure(points, limits, law.block_length, adapted), out / "ber.png")
-    save_figure(variation_figure(points, law.block_length), out / "tv.png")
     print(f"\n{out / 'results.json'}, ber.png, tv.png")
 
 
@@ -113,9 +115,13 @@ def resolve(law: JointLaw, request: Request) -> EvaluationSettings:
         raise ValueError("--auto-error and --auto-tv are probabilities, 0 to 1")
     if request.transmissions < 0:
         raise ValueError(f"--transmissions {request.transmissions}: a number of texts is needed, 0 for none")
+    check_seed(request.seed)
     for name in ("keys", "decoders", "knowledge", "surplus"):
         if not getattr(request, name):
             raise ValueError(f"{name}: name at least one")
+    for keys in request.keys:
+        if keys != "paper":
+            key_bits_of(keys)
     paper = 1 << max(theorem_key_bits(block) for block in law.blocks)
     return EvaluationSettings(
         message_bits=tuple(sorted(set(bits))),

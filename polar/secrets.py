@@ -73,6 +73,8 @@ def load_key(path: Path) -> Key:
         PermissionError: others than the owner can read it.
         ValueError: it is not a key file, or damaged.
     """
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such key file; make one with `python -m polar keygen FILE`")
     with path.open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         content = file.read(4096)

@@ -6,7 +6,7 @@ import stat
 import numpy as np
 import pytest
 
-from wm_env.files import fingerprint, write_atomically, write_json, write_text
+from wm_env.files import check_seed, fingerprint, write_atomically, write_json, write_text
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -52,3 +52,11 @@ def test_fingerprint_names_content():
     ):
         assert other != base
     assert fingerprint({}, {}) == hashlib.sha256(b"{}").hexdigest()
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_seeds_that_no_generator_takes(seed):
+    check_seed(0)
+    check_seed(2**32 - 1)
+    with pytest.raises(ValueError, match=f"seed={seed}"):
+        check_seed(seed)

@@ -59,7 +59,7 @@ def test_draws_are_seeded_subsets_in_order(tmp_path):
         ("p.txt", b"one\n \t\n", "line 2: an empty prompt"),
         ("p.txt", b"caf\xe9\n", "not UTF-8"),
         ("p.txt.gz", b"no gzip", "no complete gzip file"),
-        ("p.txt.gz", gzip.compress(b"one\ntwo\n" * 1000)[:-12], "no complete gzip file"),
+        ("p.txt.gz", gzip.compress(b"one\ntwo\n" * 1000, mtime=0)[:-12], "no complete gzip file"),
         ("p.jsonl", b'{"text": "one"}\nnonsense\n', "line 2: not a JSON object"),
         ("p.jsonl", b'{"title": "one"}\n', 'line 1: no "text" field'),
         ("p.jsonl", b'{"text": 3}\n', 'line 1: no "text" field'),

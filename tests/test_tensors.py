@@ -50,3 +50,20 @@ def test_a_folder_or_noise_is_no_file(tmp_path):
     (tmp_path / "noise").write_bytes(bytes(range(256)) * 3)
     with pytest.raises(ValueError, match="damaged"):
         read_tensors(tmp_path / "noise", APPLES)
+
+
+def test_every_flipped_byte_of_the_data_is_noticed(apples):
+    whole = apples.read_bytes()
+    data = 12 * 8 // 2
+    for place in range(len(whole) - data, len(whole)):
+        flipped = bytearray(whole)
+        flipped[place] ^= 0x41
+        apples.write_bytes(flipped)
+        with pytest.raises(ValueError, match="changed after it was written"):
+            read_tensors(apples, APPLES)
+
+
+def test_equal_content_gives_equal_bytes(apples, tmp_path):
+    arrays, meta = read_tensors(apples, APPLES)
+    write_tensors(tmp_path / "again", APPLES, dict(reversed(arrays.items())), meta)
+    assert (tmp_path / "again").read_bytes() == apples.read_bytes()

@@ -55,3 +55,25 @@ def test_heat_map_shows_the_table_with_states_downwards():
     assert (image.get_array() == table.numpy()).all()
     assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("u", "s")
     assert image.get_clim() == pytest.approx((0.0, 0.9))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(path.read_bytes()[:-8]),
+        lambda path: path.write_bytes(b"\xff\xfe" + path.read_bytes()),
+        lambda path: path.write_text("a,b\n1,2\n"),
+        lambda path: path.write_text("iteration,a\n1,2,3\n"),
+    ],
+)
+def test_damaged_metrics_are_refused_before_anything_is_written(tmp_path, spoil):
+    folder = RunFolder(tmp_path / "run")
+    with TrainingLog(folder) as log:
+        for iteration in (0, 10):
+            log.add(iteration, {"eval/rate": 1.0, "eval/cost": 0.125})
+    spoil(folder.metrics)
+    before = sorted(path.name for path in folder.path.iterdir())
+    with pytest.raises(ValueError, match=r"metrics\.csv is missing or damaged"):
+        TrainingLog(folder, resume_at=10)
+    assert sorted(path.name for path in folder.path.iterdir()) == before

@@ -49,6 +49,16 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def check_seed(seed: int) -> None:
+    """Check that 0 <= seed < 2^32, what every generator takes.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"seed={seed}: an integer from 0 to 2^32 - 1 is needed")
+
+
 def fingerprint(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> str:
     """SHA-256 (64 hex digits) of named arrays and JSON metadata, independent of their order and of the file format."""
     digest = hashlib.sha256()

@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from wm_env.files import fingerprint
+
 Arrays = dict[str, NDArray[Any]]
+
+_HEADER = "covert-watermark"
 
 
 @dataclass(frozen=True)
@@ -23,13 +27,17 @@ class FileFormat:
 
 
 def write_tensors(path: Path, file_format: FileFormat, arrays: Mapping[str, NDArray[Any]], meta: Any) -> None:
-    """Write `arrays` and `meta` (JSON types, no NaN) to `path`."""
+    """Write `arrays` and `meta` (JSON types, no NaN) to `path`; equal content gives equal bytes."""
+    content = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    stored = json.loads(json.dumps(meta, allow_nan=False))
     header = {
         "kind": file_format.kind,
-        "version": str(file_format.version),
-        "meta": json.dumps(meta, allow_nan=False),
+        "version": file_format.version,
+        "fingerprint": fingerprint(content, {"meta": stored}),
+        "meta": stored,
     }
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path, metadata=header)
+    # One entry, because safetensors does not keep the order of several.
+    save_file(content, path, metadata={_HEADER: json.dumps(header, sort_keys=True)})
 
 
 def read_tensors(path: Path, file_format: FileFormat) -> tuple[Arrays, Any]:
@@ -37,23 +45,27 @@ def read_tensors(path: Path, file_format: FileFormat) -> tuple[Arrays, Any]:
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: the file is damaged or cut short, is of another kind or of another version.
+        ValueError: the file is damaged, cut short or changed, is of another kind or of another version.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such {file_format.kind} file")
     try:
         with safe_open(path, framework="numpy") as file:
-            header = file.metadata() or {}
+            header = json.loads((file.metadata() or {}).get(_HEADER, "{}"))
             if header.get("kind") != file_format.kind:
                 raise ValueError(
                     f"{path} is not a {file_format.kind} file but {header.get('kind', 'something else')!r}"
                 )
-            if header.get("version") != str(file_format.version):
+            if header["version"] != file_format.version:
                 raise ValueError(
-                    f"{path} has format version {header.get('version')}, this program reads {file_format.version}: "
+                    f"{path} has format version {header['version']}, this program reads {file_format.version}: "
                     "make it again"
                 )
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
-            return arrays, json.loads(header["meta"])
     except (SafetensorError, KeyError, json.JSONDecodeError, OSError) as error:
         raise ValueError(f"{path} is damaged or cut short ({error}): make it again or copy it again") from None
+    if fingerprint(arrays, {"meta": header.get("meta")}) != header.get("fingerprint"):
+        raise ValueError(
+            f"{path} was changed after it was written (fingerprint differs): make it again or copy it again"
+        )
+    return arrays, header["meta"]

@@ -19,6 +19,7 @@ import torch
 import tyro
 from tqdm import tqdm
 
+from wm_env.files import check_seed
 from wm_env.information import entropy
 from wm_env.lm.candidates import PoolSettings, check_pool_size
 from wm_env.lm.cost import estimate, measure_speed
@@ -103,6 +104,7 @@ def prepare(options: BuildOptions) -> Plan:
     settings = options.settings()
     if options.blocks < 1 or options.batch_size < 1:
         raise ValueError("--blocks and --batch-size must be at least 1")
+    check_seed(options.seed)
     check_writable(options.out)
     prompts = read_prompts(options.prompts, options.prompt_count, options.seed)
     lm = load_lm(options.model, device=checked_device(options.device), dtype=getattr(torch, options.dtype))
