@@ -1,6 +1,7 @@
 """What a law is worth, exactly, in float64: the numbers that training reports and the choice of the best iterate."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -88,6 +89,16 @@ def law_metrics(evaluation: Evaluation, problem: Problem, objective: Objective) 
     if not objective.message_set:
         metrics["law/percent_of_optimum"] = percent_of_optimum(evaluation.rate, problem.optimum)
     return metrics
+
+
+def progress(metrics: Mapping[str, float], epsilon: float, multiplier: float) -> str:
+    """One line on a run as it goes on: rate, cost against its limit, multiplier, and the share of the optimum."""
+    line = (
+        f"rate {metrics['eval/rate']:.4f} bits, cost {metrics['eval/cost']:.4f} of {epsilon:g}, beta {multiplier:.3f}"
+    )
+    if "law/percent_of_optimum" in metrics:
+        line += f", {metrics['law/percent_of_optimum']:.1f} % of optimum"
+    return line
 
 
 def summary(evaluation: Evaluation, problem: Problem, objective: Objective) -> str:

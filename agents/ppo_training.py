@@ -11,7 +11,7 @@ from stable_baselines3.common.utils import LinearSchedule
 from torch import Tensor
 from tqdm import tqdm
 
-from agents.evaluation import Evaluation, law_metrics, summary
+from agents.evaluation import Evaluation, law_metrics, progress, summary
 from agents.interrupts import InterruptedRunError, Interrupts
 from agents.ppo_callbacks import BestPolicy, LawEvaluation, evaluate_deterministic
 from agents.ppo_lagrangian import PPOLagrangian
@@ -136,12 +136,7 @@ class _Recorder(LawEvaluation):
         metrics = {"eval/best_feasible_rate": math.nan, **seen, **metrics, "time/fps": self._steps_per_second()}
         self.log.add(self.num_timesteps, metrics)
         self.bar.update(self.num_timesteps - self.bar.n)
-        line = (
-            f"rate {metrics['eval/rate']:.4f} bits, cost {metrics['eval/cost']:.4f} of {self.settings.epsilon:g}, "
-            f"beta {self.model.multiplier:.3f}"
-        )
-        if "law/percent_of_optimum" in metrics:
-            line += f", {metrics['law/percent_of_optimum']:.1f} % of optimum"
+        line = progress(metrics, self.settings.epsilon, self.model.multiplier)
         if self.bar.disable:
             print(f"step {self.num_timesteps} of {self.bar.total}: {line}", flush=True)
         else:

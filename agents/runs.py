@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -122,17 +121,6 @@ def load_checkpoint(run: RunFolder) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     arrays, meta = read_tensors(run.checkpoint, CHECKPOINT_FORMAT)
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}, dict(meta)
-
-
-def check_writable(path: Path) -> None:
-    """Check that files can be made in `path`, or in the nearest of its parents that exists.
-
-    Raises:
-        OSError: they cannot.
-    """
-    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise PermissionError(f"{existing} cannot be written: choose another --run")
 
 
 def versions() -> dict[str, str]:

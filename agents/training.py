@@ -10,12 +10,12 @@ import torch
 from agents.coded_planner import plan_coded
 from agents.evaluation import Evaluation, evaluate_law, law_metrics
 from agents.planner import plan
-from agents.runs import RunFolder, check_writable, create_run, read_config
+from agents.runs import RunFolder, create_run, read_config
 from agents.settings import RunSettings
 from agents.training_log import TrainingLog
 from agents.training_loop import train_primal_dual
 from wm_env.coded import label_bits
-from wm_env.files import check_seed
+from wm_env.files import check_seed, check_writable
 from wm_env.law import save_law
 from wm_env.problem import Objective, Problem, make_objective, open_tree, split_prompts
 from wm_env.tree import load_tree, subset
@@ -47,7 +47,7 @@ def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
         OSError: the folder exists already or cannot be written, or there is no such tree file.
         ValueError: settings that are out of range or do not fit the tree.
     """
-    check_writable(path)
+    check_writable(path, "choose another --run")
     _check_device(settings)
     whole = open_tree(settings.tree)
     rows = split_prompts(whole, settings.split)
@@ -89,7 +89,7 @@ def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> 
             raise ValueError(f"{path} was started with {field.name}={before}, not {now}: leave it out to go on")
     if settings.agent == "planner":
         raise ValueError(f"{path} was made by the {settings.agent}, which has nothing to resume: start a new run")
-    check_writable(path)
+    check_writable(path, "choose another --run")
     _check_device(settings)
     folder = RunFolder(path)
     tree = load_tree(folder.tree)

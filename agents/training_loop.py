@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from agents.evaluation import Evaluation, evaluate_policy, law_metrics
+from agents.evaluation import Evaluation, evaluate_policy, law_metrics, progress
 from agents.fast_primal_dual import ClosedFormLagrangian
 from agents.interrupts import InterruptedRunError, Interrupts
 from agents.policies import SoftmaxPolicy
@@ -145,12 +145,7 @@ class _Look:
         return (iteration - self.since[1]) / (time.perf_counter() - self.since[0])
 
     def _report(self, iteration: int, metrics: dict[str, float]) -> None:
-        numbers = (
-            f"rate {metrics['eval/rate']:.4f} bits, cost {metrics['eval/cost']:.4f} of {self.problem.epsilon:g}, "
-            f"beta {metrics['train/lagrange_multiplier']:.3f}"
-        )
-        if "law/percent_of_optimum" in metrics:
-            numbers += f", {metrics['law/percent_of_optimum']:.1f} % of optimum"
+        numbers = progress(metrics, self.problem.epsilon, metrics["train/lagrange_multiplier"])
         if self.bar.disable:
             print(f"iteration {iteration} of {self.bar.total}: {numbers}", flush=True)
         else:

@@ -1,7 +1,6 @@
 """The evaluation of a run folder from end to end: load, evaluate, print, write."""
 
 import dataclasses
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from polar.keys import Surplus, key_bits_of, theorem_key_bits
 from polar.plots import ber_figure, pad_only_points, save_figure, variation_figure
 from polar.report import adaptive_table, covertness_table, error_table, limit_table, results, variation_table
 from wm_env.coded import label_bits
-from wm_env.files import check_seed, write_json
+from wm_env.files import check_seed, check_writable, write_json
 from wm_env.information import measure, text_total_variation
 from wm_env.law import JointLaw, load_law
 from wm_env.limits import tree_limit
@@ -75,7 +74,7 @@ def evaluate_run(run: Path, out: Path, request: Request) -> None:
         law = with_threshold_sets(law, *request.thresholds)
     settings = resolve(law, request)
     adaptive = AdaptiveSettings(request.auto_error, request.auto_variation, request.transmissions, request.seed)
-    _check_writable(out)
+    check_writable(out, "choose another --out")
     print(describe(tree, law))
     points = evaluate(tree, law, settings)
     adapted = evaluate_adaptive(tree, law, adaptive) if "auto" in request.message_bits else None
@@ -175,10 +174,3 @@ def describe(tree: StateTree, law: JointLaw) -> str:
 
 def _row(values: Sequence[float]) -> str:
     return " ".join(f"{value:.3f}" for value in values)
-
-
-def _check_writable(out: Path) -> None:
-    """Find out before the work whether its results can be stored."""
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=out):
-        pass

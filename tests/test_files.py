@@ -1,12 +1,13 @@
 import hashlib
 import json
 import math
+import os
 import stat
 
 import numpy as np
 import pytest
 
-from wm_env.files import check_seed, fingerprint, write_atomically, write_json, write_text
+from wm_env.files import check_seed, check_writable, fingerprint, write_atomically, write_json, write_text
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -60,3 +61,18 @@ def test_seeds_that_no_generator_takes(seed):
     check_seed(2**32 - 1)
     with pytest.raises(ValueError, match=f"seed={seed}"):
         check_seed(seed)
+
+
+def test_writable_is_asked_of_the_nearest_folder_that_exists(tmp_path, monkeypatch):
+    check_writable(tmp_path / "a" / "b", "choose another --run")
+    asked = []
+    monkeypatch.setattr(os, "access", lambda path, mode: asked.append(path) or False)
+    with pytest.raises(PermissionError, match="choose another --run"):
+        check_writable(tmp_path / "a" / "b", "choose another --run")
+    assert asked == [tmp_path]
+
+
+def test_folder_below_a_file_is_not_writable(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PermissionError, match="cannot be written"):
+        check_writable(tmp_path / "file" / "run", "choose another --run")

@@ -1,11 +1,9 @@
 import json
-import os
 
 import pytest
 import torch
 
 from agents.runs import (
-    check_writable,
     create_run,
     last_folder,
     load_checkpoint,
@@ -75,21 +73,6 @@ def test_checkpoint_round_trip_and_damage(tmp_path, small_tree):
     run.checkpoint.write_bytes(run.checkpoint.read_bytes()[:-5])
     with pytest.raises(ValueError, match="damaged or cut short"):
         load_checkpoint(run)
-
-
-def test_writable_is_asked_of_the_nearest_folder_that_exists(tmp_path, monkeypatch):
-    check_writable(tmp_path / "a" / "b")
-    asked = []
-    monkeypatch.setattr(os, "access", lambda path, mode: asked.append(path) or False)
-    with pytest.raises(PermissionError, match="choose another --run"):
-        check_writable(tmp_path / "a" / "b")
-    assert asked == [tmp_path]
-
-
-def test_folder_below_a_file_is_not_writable(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(PermissionError, match="cannot be written"):
-        check_writable(tmp_path / "file" / "run")
 
 
 def test_folders_without_a_name_are_numbered(tmp_path):

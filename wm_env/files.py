@@ -49,6 +49,21 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def check_writable(folder: Path, advice: str) -> None:
+    """Check that files can be made in `folder`, or in the nearest of its parents that exists.
+
+    Args:
+        folder: where something is to be written later.
+        advice: what to do instead, the end of the error.
+
+    Raises:
+        PermissionError: they cannot, or a file is in the way.
+    """
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise PermissionError(f"{existing} cannot be written: {advice}")
+
+
 def check_seed(seed: int) -> None:
     """Check that 0 <= seed < 2^32, what every generator takes.
 

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Literal
 
 import torch
 import tyro
 from tqdm import tqdm
 
-from wm_env.files import check_seed
+from wm_env.files import check_seed, check_writable
 from wm_env.information import entropy
 from wm_env.lm.candidates import PoolSettings, check_pool_size
 from wm_env.lm.cost import estimate, measure_speed
@@ -105,28 +104,14 @@ def prepare(options: BuildOptions) -> Plan:
     if options.blocks < 1 or options.batch_size < 1:
         raise ValueError("--blocks and --batch-size must be at least 1")
     check_seed(options.seed)
-    check_writable(options.out)
+    if options.out.is_dir():
+        raise IsADirectoryError(f"{options.out} is a folder: name a file to write")
+    check_writable(options.out.parent, "choose another --out")
     prompts = read_prompts(options.prompts, options.prompt_count, options.seed)
     lm = load_lm(options.model, device=checked_device(options.device), dtype=getattr(torch, options.dtype))
     encode_prompts(lm, prompts, options.blocks * options.block_length)
     check_pool_size(lm, settings)
     return Plan(options, settings, prompts, lm)
-
-
-def check_writable(path: Path) -> None:
-    """Try to write beside `path`; nothing is left behind.
-
-    Raises:
-        OSError: `path` is a folder, or its folder cannot be made or written.
-    """
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder: name a file to write")
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    try:
-        with TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise OSError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def checked_device(name: str) -> str:
