@@ -58,7 +58,8 @@ def canvas_flops(lm: MaskedLM, length: int) -> float:
     """
     shape = lm.network.config
     d, n, m = shape.hidden_size, shape.num_hidden_layers, shape.intermediate_size
-    d_kv = d * shape.num_key_value_heads // shape.num_attention_heads
+    # Encoders such as BERT have no groups of heads.
+    d_kv = d * getattr(shape, "num_key_value_heads", shape.num_attention_heads) // shape.num_attention_heads
     trunk = 2 * length * n * (2 * d * d + 2 * d * d_kv + 3 * d * m)
     return float(trunk + 4 * d * n * length**2 + 2 * d * shape.vocab_size)
 

@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerFast
 from wm_env.lm.checkpoint import Progress
 from wm_env.lm.cluster import Cluster
 from wm_env.lm.corpus import TokenStream, interleave, load_or_tokenize, train_tokenizer
-from wm_env.lm.llada import read_tokenizer
 from wm_env.lm.recipe import Options
 from wm_env.lm.training import run
+from wm_env.lm.weights import read_tokenizer
 
 
 def train(options: Options) -> Progress:

@@ -187,7 +187,7 @@ class Validation:
             tokenizer=tokenizer,
             name="the model in training",
             mask_id=trainer.config.mask_token_id,
-            banned=banned_ids(trainer.config, tokenizer).to(device),
+            banned=banned_ids(trainer.config.mask_token_id, trainer.config.embedding_size, tokenizer).to(device),
             max_length=trainer.config.max_sequence_length,
             fingerprint="",
             tokenizer_fingerprint="",

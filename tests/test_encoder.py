@@ -1,0 +1,152 @@
+"""Masked language models of transformers: the same classes called plainly on the same canvas between its specials."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from relative_files import ENCODER_MASK, FIRST_BYTE, encoder_tokenizer, write_encoder
+from safetensors.torch import load_file, save_file
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
+
+from wm_env.lm.encoder import surroundings
+from wm_env.lm.llada import load_lm
+
+SHAPE = {"vocab_size": 261, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+TEXT = [FIRST_BYTE + value for value in b"a text"]
+CANVAS = [*TEXT, ENCODER_MASK, ENCODER_MASK]
+SPECIALS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+
+
+def random_network(kind: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    made = {
+        "bert": lambda: BertForMaskedLM(
+            BertConfig(**SHAPE, intermediate_size=48, max_position_embeddings=64, initializer_range=0.3)
+        ),
+        "roberta": lambda: RobertaForMaskedLM(
+            RobertaConfig(**SHAPE, **SPECIALS, intermediate_size=48, max_position_embeddings=66, initializer_range=0.3)
+        ),
+        "modernbert": lambda: ModernBertForMaskedLM(
+            ModernBertConfig(
+                **SHAPE,
+                **SPECIALS,
+                intermediate_size=48,
+                max_position_embeddings=64,
+                cls_token_id=0,
+                sep_token_id=2,
+                local_attention=8,
+                initializer_range=0.3,
+                initializer_cutoff_factor=3.0,
+            )
+        ),
+    }
+    return made[kind]().eval()
+
+
+KINDS = pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
+
+
+@KINDS
+@pytest.mark.parametrize("position", [0, 6, 7])
+def test_the_law_is_that_of_the_class_called_plainly(tmp_path: Path, kind: str, position: int) -> None:
+    network = random_network(kind)
+    lm = load_lm(write_encoder(tmp_path, network))
+    with torch.no_grad():
+        logits = network(torch.tensor([[0, *CANVAS, 2]])).logits[0, position + 1].double()
+    weights = (logits[FIRST_BYTE:] / 2.0).exp()
+    law = lm.log2_probs(torch.tensor([CANVAS, CANVAS[::-1]]), position, 2.0)
+    torch.testing.assert_close(law[0, FIRST_BYTE:], (weights / weights.sum()).log2(), atol=1e-4, rtol=0)
+    assert torch.all(law[:, :FIRST_BYTE] == -math.inf)
+    assert law.shape == (2, 261)
+
+
+@KINDS
+def test_the_canvas_may_be_as_long_as_the_positions_between_the_specials(tmp_path: Path, kind: str) -> None:
+    lm = load_lm(write_encoder(tmp_path, random_network(kind)))
+    assert lm.max_length == 62
+    full = torch.full((1, 62), FIRST_BYTE)
+    assert lm.log2_probs(full, 61, 1.0).isfinite().any()
+    with pytest.raises(ValueError, match="at most 62"):
+        lm.log2_probs(torch.full((1, 63), FIRST_BYTE), 0, 1.0)
+
+
+def test_a_tokenizer_without_special_tokens_around_a_text_adds_none(tmp_path: Path) -> None:
+    tokenizer = encoder_tokenizer()
+    assert surroundings(tokenizer) == ((0,), (2,))
+    network = random_network("bert")
+    folder = write_encoder(tmp_path, network)
+    data = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps({**data, "post_processor": None}))
+    lm = load_lm(folder)
+    with torch.no_grad():
+        logits = network(torch.tensor([CANVAS])).logits[0, 6, FIRST_BYTE:].double()
+    law = lm.log2_probs(torch.tensor([CANVAS]), 6, 1.0)[0, FIRST_BYTE:]
+    torch.testing.assert_close(law, logits.log_softmax(0) / math.log(2), atol=1e-4, rtol=0)
+
+
+def test_tensors_of_other_tasks_are_passed_over_and_others_are_refused(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path, random_network("bert"))
+    tensors = load_file(folder / "model.safetensors")
+    before = load_lm(folder).log2_probs(torch.tensor([CANVAS]), 6, 1.0)
+    extra = {"bert.pooler.dense.weight": torch.ones(32, 32), "cls.seq_relationship.bias": torch.ones(2)}
+    save_file({**tensors, **extra}, folder / "model.safetensors", {"format": "pt"})
+    assert torch.equal(load_lm(folder).log2_probs(torch.tensor([CANVAS]), 6, 1.0), before)
+    save_file({**tensors, "bert.encoder.gate": torch.ones(2)}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"unexpected tensor 'bert\.encoder\.gate'"):
+        load_lm(folder)
+
+
+def test_a_missing_tensor_is_not_filled_with_random_numbers(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path, random_network("roberta"))
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["roberta.encoder.layer.1.attention.self.query.weight"]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"missing.*layer\.1\.attention\.self\.query\.weight"):
+        load_lm(folder)
+
+
+def test_pickled_weights_are_never_opened(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path, random_network("bert"))
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(OSError, match=r"no model\.safetensors"):
+        load_lm(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"is_decoder": True}, "is_decoder"),
+        ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, "'gpt2'.*not read"),
+        ({"architectures": ["BertForSequenceClassification"]}, "BertForSequenceClassification.*not read"),
+        ({"model_type": "owners-own", "auto_map": {"AutoConfig": "code.Config"}}, "'owners-own'.*not read"),
+        ({"num_hidden_layers": 3}, "missing"),
+        ({"hidden_size": 30}, "cannot load this bert"),
+    ],
+)
+def test_other_kinds_are_refused_in_one_line(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    folder = write_encoder(tmp_path, random_network("bert"))
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**values, **changes}))
+    with pytest.raises(ValueError, match=message) as caught:
+        load_lm(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_fingerprint_follows_weights_and_configuration(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path, random_network("bert"))
+    first = load_lm(folder).fingerprint
+    assert load_lm(folder, dtype=torch.bfloat16).fingerprint == first
+    tensors = load_file(folder / "model.safetensors")
+    tensors["cls.predictions.bias"][0] += 1e-3
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    assert load_lm(folder).fingerprint != first
