@@ -121,10 +121,10 @@ def dream_written_out(tensors: dict[str, Tensor], canvas: list[int]) -> np.ndarr
     return rms(x, "model.norm.weight") @ weight("lm_head.weight").T
 
 
-def encoder_tokenizer() -> PreTrainedTokenizerFast:
-    """RoBERTa's kind: special tokens first, then all bytes; <s> and </s> around every text."""
+def encoder_tokenizer(tokens: tuple[bytes, ...] = ALL_BYTES) -> PreTrainedTokenizerFast:
+    """RoBERTa's kind: special tokens first, then `tokens`; <s> and </s> around every text."""
     vocabulary = {name: number for number, name in enumerate(ENCODER_SPECIALS)}
-    vocabulary |= {LETTERS[value]: FIRST_BYTE + value for value in range(256)}
+    vocabulary |= {"".join(LETTERS[byte] for byte in token): FIRST_BYTE + n for n, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -12,7 +12,8 @@ text is poor.
 Only the tokens of the canvas count as the text; positions and lengths are those of the canvas.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers.utils import logging
 
 from wm_env.files import fingerprint
 from wm_env.lm.llada import MaskedLM, banned_ids, tokenizer_fingerprint
@@ -105,11 +107,13 @@ def _load_network(folder: Path, values: Mapping[str, Any], device: str, dtype: t
     for flag in ("is_decoder", "is_encoder_decoder", "add_cross_attention"):
         if values.get(flag):
             raise ValueError(f"config.json sets {flag}; only models that look both ways are read")
+    options = {"dtype": dtype, "use_safetensors": True, "local_files_only": True, "output_loading_info": True}
     try:
         config = CONFIG_MAPPING[values["model_type"]].from_dict(dict(values))
-        network, report = MODEL_FOR_MASKED_LM_MAPPING[type(config)].from_pretrained(
-            folder, config=config, dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
-        )
+        with _quiet():
+            network, report = MODEL_FOR_MASKED_LM_MAPPING[type(config)].from_pretrained(
+                folder, config=config, **options
+            )
     except Exception as error:  # each class has its own way to fail on a bad configuration or tensor
         raise ValueError(
             f"{folder}: transformers cannot load this {values['model_type']}: {first_line(error)}"
@@ -123,6 +127,20 @@ def _load_network(folder: Path, values: Mapping[str, Any], device: str, dtype: t
         raise ValueError(f"{folder}: unexpected tensor {foreign[0]!r}")
     network.requires_grad_(False)
     return network.to(device).eval()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bar and no report of transformers; what the report says becomes an error here."""
+    bar, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()
 
 
 def _positions(network: PreTrainedModel) -> int:
