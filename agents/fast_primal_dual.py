@@ -13,8 +13,10 @@ P(x|s) sign(..) is the value of the state, handed to the block before.
 Under the coded objective the message word A = V_M* is uniform and U is drawn from P(u|A,s). Then P(u|s) above is
 2^-l P(u|A(u),s), a softmax within each word, and log2 [P(A|x) / 2^-l] stands for the first term of g.
 
-All tables are (states, slots of candidates, labels), so that every operation runs along the labels, and they are worked
-on in place, in chunks of states that stay in the cache of a core.
+All tables are (states, slots of candidates, labels), so that every operation runs along the labels. There are two of
+them for a block, worked on in place, in chunks of states that stay in the cache of a core. What does not depend on u
+comes in as late as it can, and factors of a state alone go into the small operands of the matrix products, so that the
+large tables are passed over as few times as possible.
 """
 
 import math
@@ -22,6 +24,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from agents.policies import OUTSIDE, SoftmaxPolicy
 from agents.primal_dual import Outcome, tensors_on
@@ -51,36 +54,47 @@ class _Chunk:
 
 
 @dataclass(frozen=True)
+class _Shared:
+    """The token blocks of a block that several states have, by their owners.
+
+    Attributes:
+        candidates: which candidates stand for them, shape (N, Q).
+        rows: the same as numbers of rows of a (N * Q, labels) table, sorted by token block.
+        states: the state of every row.
+        starts: where the rows of every token block begin.
+    """
+
+    candidates: Tensor
+    rows: Tensor
+    states: Tensor
+    starts: Tensor
+
+
+@dataclass(frozen=True)
 class _Tables:
     """A block with the large tables that are reused in every iteration.
 
     Attributes:
         block: its arrays, candidates by slot.
         weight: gamma^b.
-        shared: candidates whose token block other states have too, shape (N, Q).
+        shared: its token blocks that several states have.
         words: number of message words, 1 without a message; a word has M / words labels, side by side.
         padded: some states have fewer candidates than slots.
-        symbols: number of token blocks that states share.
         chunks: the states in pieces.
-        score: log W(x|u,s) + log norm(s,u) after the forward sweep; becomes g, then the gradient.
-        mass: W(x|u,s) norm(s,u).
-        work: scratch, the size of the largest chunk.
+        score: log P(u,x|s) after the forward sweep; becomes g, then the gradient of the logits over Z(s).
+        mass: P(u,x|s) = P(u|s) W(x|u,s).
         rows_work: scratch, a row of labels for every shared candidate of the chunk with the most.
-        joint: P(x,u) of the token blocks that states share, shape (symbols, M); becomes log P(u|x).
     """
 
     block: BlockTensors
     weight: float
-    shared: Tensor
+    shared: _Shared
     words: int
     padded: bool
-    symbols: int
     chunks: tuple[_Chunk, ...]
     score: Tensor
     mass: Tensor
-    work: Tensor
     rows_work: Tensor
-    joint: Tensor
 
 
 @dataclass(frozen=True)
@@ -100,7 +114,6 @@ class _Forward:
         state_probs: Z(s).
         log_label: log P(u|s).
         p_label: P(u|s).
-        norm: the sum over x of `mass`, shape (N, M).
         induced: P~(x|s).
         log_posterior: without a message log P(u|x) of the shared token blocks, shape (symbols, M); with one
             log P(A|x) of every candidate, shape (N, Q, words).
@@ -109,7 +122,6 @@ class _Forward:
     state_probs: Tensor
     log_label: Tensor
     p_label: Tensor
-    norm: Tensor
     induced: Tensor
     log_posterior: Tensor
 
@@ -174,61 +186,53 @@ def _forward(tables: _Tables, policy: SoftmaxPolicy, rows: slice, state_probs: T
     embedding, head = policy.embedding[rows], policy.candidate_head.flatten(1)
     by_word = (embedding @ policy.label_head).view(len(embedding), tables.words, -1)
     log_label = torch.log_softmax(by_word, dim=2).flatten(1) - math.log(tables.words)
-    p_label = log_label.exp()
-    norm, induced = torch.empty_like(p_label), torch.empty_like(tables.block.cover)
-    joint = tables.joint.zero_()
+    induced = torch.empty_like(tables.block.cover)
     word_probs = induced.new_empty(*induced.shape, tables.words) if tables.words > 1 else None
     for chunk in tables.chunks:
         states, score, mass = chunk.states, tables.score[chunk.states], tables.mass[chunk.states]
-        torch.mm(embedding[states], head, out=score.flatten(1))
+        logits = mass
+        torch.mm(embedding[states], head, out=logits.flatten(1))
         if tables.padded:
-            score.masked_fill_(~tables.block.support[states, :, None], OUTSIDE)
-        score -= score.amax(1, keepdim=True)
+            logits.masked_fill_(~tables.block.support[states, :, None], OUTSIDE)
+        torch.log_softmax(logits, 1, out=score)
+        score += log_label[states, None]
         torch.exp(score, out=mass)
-        torch.sum(mass, 1, out=norm[states])
-        given_state = torch.mul(mass, (p_label[states] / norm[states])[:, None], out=tables.work[: len(mass)])
-        torch.sum(given_state, 2, out=induced[states])
+        torch.sum(mass, 2, out=induced[states])
         if word_probs is not None:
-            torch.sum(given_state.view(*mass.shape[:2], tables.words, -1), 3, out=word_probs[states])
-        elif tables.symbols:
-            weighted = tables.rows_work[: len(chunk.rows)]
-            torch.index_select(given_state.flatten(0, 1), 0, chunk.rows, out=weighted)
-            weighted *= state_probs[states].repeat_interleave(mass.shape[1])[chunk.rows, None]
-            joint.index_add_(0, chunk.symbols, weighted)
+            torch.sum(mass.view(*mass.shape[:2], tables.words, -1), 3, out=word_probs[states])
     if word_probs is not None:
         log_posterior = _word_posterior(tables, state_probs, word_probs)
     else:
-        log_posterior = _log_conditional(joint)
-    return _Forward(state_probs, log_label, p_label, norm, induced, log_posterior)
+        log_posterior = _label_posterior(tables, state_probs)
+    return _Forward(state_probs, log_label, log_label.exp(), induced, log_posterior)
 
 
 def _backward(
     tables: _Tables, policy: SoftmaxPolicy, rows: slice, sweep: _Forward, bonus: Tensor, gradient: _Gradient
 ) -> Tensor:
     """Add the gradient of one block to the policy's; returns E[g|s] / (w / ln 2), shape (N,)."""
-    z, scale = sweep.state_probs, tables.weight / LN2
+    scale = (tables.weight / LN2 * sweep.state_probs)[:, None]
     embedding, head = policy.embedding[rows], policy.candidate_head.flatten(1)
     embedding_grad, head_grad = gradient.embedding[rows], gradient.candidate_head.flatten(1)
-    known = tables.shared if tables.words == 1 else torch.ones_like(tables.shared)
+    scaled = scale * embedding
+    known = tables.shared.candidates if tables.words == 1 else torch.ones_like(tables.shared.candidates)
     without_label = bonus - torch.where(known, 0, _log(sweep.induced))
+    inverse = 1 / _at_least_tiny(sweep.p_label)
     expected = torch.empty_like(sweep.p_label)
-    factor = scale * z[:, None] * sweep.p_label / sweep.norm
     for chunk in tables.chunks:
         states, score, mass = chunk.states, tables.score[chunk.states], tables.mass[chunk.states]
         _score_posterior(tables, sweep, chunk)
         score += without_label[states, :, None]
-        mean = torch.mul(mass, score, out=tables.work[: len(mass)]).sum(1)
-        mean /= sweep.norm[states]
-        score -= mean[:, None]
         score *= mass
-        score *= factor[states, None]
-        expected[states] = mean
-        head_grad.addmm_(embedding[states].T, score.flatten(1))
+        mean = torch.mul(score.sum(1), inverse[states], out=expected[states])
+        score.addcmul_(mass, mean[:, None], value=-1)
+        head_grad.addmm_(scaled[states].T, score.flatten(1))
         torch.mm(score.flatten(1), head.T, out=embedding_grad[states])
+    embedding_grad *= scale
     expected -= sweep.log_label
-    weighted = (sweep.p_label * expected).view(len(z), tables.words, -1).sum(2)
+    weighted = (sweep.p_label * expected).view(len(expected), tables.words, -1).sum(2)
     word_value = (weighted * tables.words).repeat_interleave(expected.shape[1] // tables.words, dim=1)
-    logit_grad = scale * z[:, None] * sweep.p_label * (expected - word_value)
+    logit_grad = scale * sweep.p_label * (expected - word_value)
     gradient.label_head.addmm_(embedding.T, logit_grad)
     embedding_grad.addmm_(logit_grad, policy.label_head.T)
     return weighted.sum(1)
@@ -250,9 +254,9 @@ def _signed_cover(tables: _Tables, sweep: _Forward) -> Tensor:
 
 
 def _score_posterior(tables: _Tables, sweep: _Forward, chunk: _Chunk) -> None:
-    """Turn the scores of a chunk into log P(u|x), with a message into log [P(A(u)|x) / 2^-l] + log P(u|s).
+    """Turn log P(u,x|s) of a chunk into log P(u|x), with a message into log [P(A(u)|x) / 2^-l] + log P(u|s).
 
-    Where one state alone has x, log P~(x|s) remains to be subtracted, since P(u|x) = P(u|s) W(x|u,s) / P~(x|s).
+    Where one state alone has x, log P~(x|s) remains to be subtracted, since P(u|x) = P(u,x|s) / P~(x|s).
     """
     score, states = tables.score[chunk.states], chunk.states
     if tables.words > 1:
@@ -260,11 +264,21 @@ def _score_posterior(tables: _Tables, sweep: _Forward, chunk: _Chunk) -> None:
         log_label = sweep.log_label[states].view(len(score), 1, tables.words, -1)
         torch.add(ratio[:, :, :, None], log_label, out=score.view(*score.shape[:2], tables.words, -1))
         return
-    score += (sweep.log_label[states] - sweep.norm[states].log())[:, None]
-    if tables.symbols:
+    if len(chunk.rows):
         known = tables.rows_work[: len(chunk.rows)]
         torch.index_select(sweep.log_posterior, 0, chunk.symbols, out=known)
         score.flatten(0, 1).index_copy_(0, chunk.rows, known)
+
+
+def _label_posterior(tables: _Tables, state_probs: Tensor) -> Tensor:
+    """log P(u|x) of the token blocks that states share, shape (symbols, M)."""
+    shared = tables.shared
+    if not len(shared.rows):
+        return tables.mass.new_empty(0, tables.mass.shape[2])
+    joint = functional.embedding_bag(
+        shared.rows, tables.mass.flatten(0, 1), shared.starts, mode="sum", per_sample_weights=state_probs[shared.states]
+    )
+    return _log_conditional(joint)
 
 
 def _word_posterior(tables: _Tables, state_probs: Tensor, word_probs: Tensor) -> Tensor:
@@ -282,7 +296,11 @@ def _log_conditional(joint: Tensor) -> Tensor:
 
 
 def _log(probs: Tensor) -> Tensor:
-    return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
+    return _at_least_tiny(probs).log()
+
+
+def _at_least_tiny(probs: Tensor) -> Tensor:
+    return probs.clamp_min(torch.finfo(probs.dtype).tiny)
 
 
 def _by_slot(problem: Problem, dtype: torch.dtype, device: str) -> list[BlockTensors]:
@@ -318,7 +336,7 @@ def _tables(block: BlockTensors, weight: float, labels: int, words: int) -> _Tab
         size = min(states, max(1, CHUNK_BYTES // (slots * labels * block.cover.element_size())))
     owners = torch.bincount(block.symbol[block.support], minlength=1)
     shared = block.support & (owners[block.symbol.clamp_min(0)] > 1)
-    names, renumbered = torch.unique(block.symbol[shared], return_inverse=True)
+    _, renumbered, counts = torch.unique(block.symbol[shared], return_inverse=True, return_counts=True)
     number = torch.zeros_like(block.symbol)
     number[shared] = renumbered
     chunks = []
@@ -326,18 +344,16 @@ def _tables(block: BlockTensors, weight: float, labels: int, words: int) -> _Tab
         piece = slice(first, min(first + size, states))
         rows = shared[piece].flatten().nonzero()[:, 0]
         chunks.append(_Chunk(piece, rows, number[piece].flatten()[rows]))
+    rows = shared.flatten().nonzero()[renumbered.argsort(stable=True), 0]
     empty = block.cover.new_empty
     return _Tables(
         block=block,
         weight=weight,
-        shared=shared,
+        shared=_Shared(shared, rows, rows // slots, counts.cumsum(0) - counts),
         words=words,
         padded=not bool(block.support.all()),
-        symbols=len(names),
         chunks=tuple(chunks),
         score=empty(states, slots, labels),
         mass=empty(states, slots, labels),
-        work=empty(size, slots, labels),
         rows_work=empty(max(len(chunk.rows) for chunk in chunks), labels),
-        joint=empty(len(names), labels),
     )
