@@ -38,8 +38,8 @@ class PoolSettings:
         candidates: Q.
         temperature: tau > 0.
         beam_width: W >= Q, prefixes that the search for the top blocks keeps.
-        rows: canvases in every forward pass. BLAS and GPU kernels choose their summation order by the shape of the
-            batch, so one fixed shape is what makes a state's numbers independent of the states computed beside it.
+        rows: canvases in a forward pass, see `rows_at`. BLAS and GPU kernels choose their summation order by the shape
+            of the batch, so a fixed shape is what makes a state's numbers independent of the states computed beside it.
         key: at most 64 bytes; it decides the draws of a sampled pool.
     """
 
@@ -64,6 +64,15 @@ class PoolSettings:
             raise ValueError(f"beam_width={self.beam_width}: at least candidates={self.candidates} is needed")
         if len(self.key) > 64:
             raise ValueError(f"the key has {len(self.key)} bytes, at most 64 are allowed")
+
+    @property
+    def width(self) -> int:
+        """Most prefixes of one state that are extended in a step."""
+        return self.beam_width if self.pool == "top" else self.candidates
+
+    def rows_at(self, step: int) -> int:
+        """Canvases in every pass of a step; the first step has one canvas a state, where later ones have `width`."""
+        return self.rows if step else -(-self.rows // self.width)
 
 
 @dataclass(frozen=True)
@@ -178,7 +187,11 @@ def _extend_beams(
     scores = torch.from_numpy(np.concatenate([beam.scores for beam in beams]))
     best_ids, best_scores = [], []
     for which, log2_probs in forward_rows(
-        lm, torch.from_numpy(np.concatenate(canvases)), contexts.shape[1] + step, settings.temperature, settings.rows
+        lm,
+        torch.from_numpy(np.concatenate(canvases)),
+        contexts.shape[1] + step,
+        settings.temperature,
+        settings.rows_at(step),
     ):
         totals = scores[which, None].to(log2_probs.device) + log2_probs
         ids = _best_tokens(totals, settings.beam_width + 1)
@@ -305,7 +318,7 @@ def _draw_tokens(
         torch.from_numpy(np.concatenate(canvases)),
         contexts.shape[1] + blocks.shape[2],
         settings.temperature,
-        settings.rows,
+        settings.rows_at(blocks.shape[2]),
     ):
         for row, scores in enumerate(log2_probs, start=which.start):
             draws = canvas_of_draw == row

@@ -8,7 +8,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from wm_env.files import fingerprint
+from wm_env.lm.forward import compile_layers, hidden_at
 from wm_env.lm.network import LLaDAConfig, build_network, tensor_names
 from wm_env.lm.weights import first_line, load_tensors, read_json, read_tokenizer
 
@@ -30,9 +31,8 @@ LogitsAt = Callable[[PreTrainedModel, Tensor, int], Tensor]
 
 
 def llada_logits(network: PreTrainedModel, canvas: Tensor, position: int) -> Tensor:
-    """Logits of the token at `position`, shape (N, V); only this position goes through the LM head."""
-    hidden = network.model(canvas, use_cache=False).last_hidden_state[:, position]
-    logits: Tensor = network.lm_head(hidden)
+    """Logits of the token at `position`, shape (N, V); no other position leaves the last layer."""
+    logits: Tensor = network.lm_head(hidden_at(network, canvas, position))
     return logits
 
 
@@ -43,6 +43,7 @@ class MaskedLM:
     `banned` marks, over all V rows of the LM head, what no text may contain: the mask, ids without a token, and every
     special or reserved token. `fingerprint` covers the configuration and all tensors as stored, so it names the model
     whatever the device and dtype it runs in. `logits_at` is how the network is asked: relatives of LLaDA differ in it.
+    `compiled` says that torch.compile made the kernels of the layers, which changes the last bits of what they return.
     """
 
     network: PreTrainedModel
@@ -54,6 +55,7 @@ class MaskedLM:
     fingerprint: str
     tokenizer_fingerprint: str
     logits_at: LogitsAt = llada_logits
+    compiled: bool = False
 
     @torch.no_grad()
     def log2_probs(self, canvas: Tensor, position: int, temperature: float) -> Tensor:
@@ -103,6 +105,18 @@ class MaskedLM:
                 name = self.tokenizer.convert_ids_to_tokens(token)
                 raise ValueError(f"the text contains {name!r}, which {self.name} keeps for itself; remove it")
         return ids
+
+
+def compiled_lm(lm: MaskedLM) -> MaskedLM:
+    """The same model with compiled layers, which pays for large passes on a GPU; the network of `lm` is changed.
+
+    Raises:
+        ValueError: the network is not a stack of decoder layers.
+    """
+    if not hasattr(lm.network.base_model, "layers") or not hasattr(lm.network, "lm_head"):
+        raise ValueError(f"{lm.name} is a {type(lm.network).__name__}: only LLaDA and Dream are compiled")
+    compile_layers(lm.network)
+    return replace(lm, compiled=True)
 
 
 def load_lm(source: str | Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> MaskedLM:

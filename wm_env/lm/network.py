@@ -208,9 +208,10 @@ class FullPrecisionRotary(nn.Module):
             return angles.cos(), angles.sin()
 
 
-def _attend_both_ways(
+def attend_both_ways(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
+    """transformers' fused attention without a causal mask: (N, heads, T, width) -> (N, T, heads, width), and None."""
     # Llama's attention module carries is_causal=True, which the stock function would follow where no mask is given.
     options["is_causal"] = False
     output: tuple[Tensor, None] = sdpa_attention_forward(
@@ -219,7 +220,7 @@ def _attend_both_ways(
     return output
 
 
-AttentionInterface.register(ATTENTION, _attend_both_ways)
+AttentionInterface.register(ATTENTION, attend_both_ways)
 # Without a mask function of the same name transformers drops padding masks silently.
 AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
