@@ -56,6 +56,21 @@ def newest_run(folder: Path) -> Path:
     return laws[-1].parent
 
 
+def load_run(run: Path) -> tuple[StateTree, JointLaw]:
+    """The tree and the law of a run folder.
+
+    Raises:
+        FileNotFoundError: no such run, or no tree or law in it.
+        ValueError: a damaged file, or a law of another tree.
+    """
+    if not run.is_dir():
+        raise FileNotFoundError(f"{run}: no such run folder")
+    if not (run / "tree.safetensors").exists():
+        raise FileNotFoundError(f"{run} holds no run (no tree.safetensors): give the folder that train.py named")
+    tree = load_tree(run / "tree.safetensors")
+    return tree, load_law(run / "law.safetensors", tree)
+
+
 def evaluate_run(run: Path, out: Path, request: Request) -> None:
     """Evaluate the law of a run folder; prints tables, writes results.json, ber.png and tv.png to `out`.
 
@@ -64,12 +79,7 @@ def evaluate_run(run: Path, out: Path, request: Request) -> None:
         ValueError: a damaged file, a law of another tree, or a request that the law cannot meet.
         OSError: `out` cannot be written.
     """
-    if not run.is_dir():
-        raise FileNotFoundError(f"{run}: no such run folder")
-    if not (run / "tree.safetensors").exists():
-        raise FileNotFoundError(f"{run} holds no run (no tree.safetensors): give the folder that train.py named")
-    tree = load_tree(run / "tree.safetensors")
-    law = load_law(run / "law.safetensors", tree)
+    tree, law = load_run(run)
     if request.thresholds is not None:
         law = with_threshold_sets(law, *request.thresholds)
     settings = resolve(law, request)
