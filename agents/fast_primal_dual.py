@@ -113,7 +113,7 @@ class _Forward:
     Attributes:
         state_probs: Z(s).
         log_label: log P(u|s).
-        p_label: P(u|s).
+        p_label: P(u|s), at least the smallest normal number.
         induced: P~(x|s).
         log_posterior: without a message log P(u|x) of the shared token blocks, shape (symbols, M); with one
             log P(A|x) of every candidate, shape (N, Q, words).
@@ -158,7 +158,7 @@ class ClosedFormLagrangian:
     @torch.no_grad()
     def __call__(self, policy: SoftmaxPolicy, multiplier: Tensor) -> Outcome:
         """Forward through the blocks, backward through the values to go."""
-        gradient = _Gradient(*(torch.zeros_like(parameter) for parameter in policy.parameters()))
+        gradient = _Gradient(_cleared(policy.embedding), _cleared(policy.label_head), _cleared(policy.candidate_head))
         sweeps: list[_Forward] = []
         state_probs = self.prior
         for tables, rows in zip(self.blocks, policy.rows, strict=True):
@@ -175,17 +175,21 @@ class ClosedFormLagrangian:
             block_rate = sweep.state_probs @ (state_value - (sweep.induced * bonus).sum(1)) / LN2
             rate = rate + tables.weight * block_rate
             cost = cost + tables.weight * (sweep.state_probs @ total_variation(sweep.induced, tables.block.cover))
-        policy.embedding.grad = gradient.embedding
-        policy.label_head.grad = gradient.label_head
-        policy.candidate_head.grad = gradient.candidate_head
         return Outcome(rate, cost)
+
+
+def _cleared(parameter: Tensor) -> Tensor:
+    """The gradient of a parameter, set to 0 in its place."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad.zero_()
 
 
 def _forward(tables: _Tables, policy: SoftmaxPolicy, rows: slice, state_probs: Tensor) -> _Forward:
     """P(u|s), and chunk by chunk W(x|u,s), P~(x|s) and the laws of token blocks that states share."""
     embedding, head = policy.embedding[rows], policy.candidate_head.flatten(1)
     by_word = (embedding @ policy.label_head).view(len(embedding), tables.words, -1)
-    log_label = torch.log_softmax(by_word, dim=2).flatten(1) - math.log(tables.words)
+    log_label = torch.log_softmax(by_word, dim=2).flatten(1).sub_(math.log(tables.words))
     induced = torch.empty_like(tables.block.cover)
     word_probs = induced.new_empty(*induced.shape, tables.words) if tables.words > 1 else None
     for chunk in tables.chunks:
@@ -204,7 +208,7 @@ def _forward(tables: _Tables, policy: SoftmaxPolicy, rows: slice, state_probs: T
         log_posterior = _word_posterior(tables, state_probs, word_probs)
     else:
         log_posterior = _label_posterior(tables, state_probs)
-    return _Forward(state_probs, log_label, log_label.exp(), induced, log_posterior)
+    return _Forward(state_probs, log_label, _at_least_tiny_(log_label.exp()), induced, log_posterior)
 
 
 def _backward(
@@ -217,25 +221,26 @@ def _backward(
     scaled = scale * embedding
     known = tables.shared.candidates if tables.words == 1 else torch.ones_like(tables.shared.candidates)
     without_label = bonus - torch.where(known, 0, _log(sweep.induced))
-    inverse = 1 / _at_least_tiny(sweep.p_label)
     expected = torch.empty_like(sweep.p_label)
     for chunk in tables.chunks:
         states, score, mass = chunk.states, tables.score[chunk.states], tables.mass[chunk.states]
         _score_posterior(tables, sweep, chunk)
         score += without_label[states, :, None]
         score *= mass
-        mean = torch.mul(score.sum(1), inverse[states], out=expected[states])
+        mean = torch.div(score.sum(1), sweep.p_label[states], out=expected[states])
         score.addcmul_(mass, mean[:, None], value=-1)
         head_grad.addmm_(scaled[states].T, score.flatten(1))
         torch.mm(score.flatten(1), head.T, out=embedding_grad[states])
     embedding_grad *= scale
     expected -= sweep.log_label
-    weighted = (sweep.p_label * expected).view(len(expected), tables.words, -1).sum(2)
-    word_value = (weighted * tables.words).repeat_interleave(expected.shape[1] // tables.words, dim=1)
-    logit_grad = scale * sweep.p_label * (expected - word_value)
+    expected *= sweep.p_label
+    by_word = expected.view(len(expected), tables.words, -1)
+    word_value = by_word.sum(2)
+    by_word.addcmul_(sweep.p_label.view_as(by_word), word_value[:, :, None], value=-tables.words)
+    logit_grad = expected.mul_(scale)
     gradient.label_head.addmm_(embedding.T, logit_grad)
     embedding_grad.addmm_(logit_grad, policy.label_head.T)
-    return weighted.sum(1)
+    return word_value.sum(1)
 
 
 def _bonus(tables: _Tables, sweep: _Forward, multiplier: Tensor, later: Tensor | None) -> Tensor:
@@ -292,15 +297,15 @@ def _word_posterior(tables: _Tables, state_probs: Tensor, word_probs: Tensor) ->
 def _log_conditional(joint: Tensor) -> Tensor:
     """log of each row divided by its sum, in the place of `joint`; finite where there is no mass."""
     log_total = _log(joint.sum(1, keepdim=True))
-    return joint.clamp_min_(torch.finfo(joint.dtype).tiny).log_().sub_(log_total)
+    return _at_least_tiny_(joint).log_().sub_(log_total)
 
 
 def _log(probs: Tensor) -> Tensor:
-    return _at_least_tiny(probs).log()
+    return probs.clamp_min(torch.finfo(probs.dtype).tiny).log_()
 
 
-def _at_least_tiny(probs: Tensor) -> Tensor:
-    return probs.clamp_min(torch.finfo(probs.dtype).tiny)
+def _at_least_tiny_(probs: Tensor) -> Tensor:
+    return probs.clamp_min_(torch.finfo(probs.dtype).tiny)
 
 
 def _by_slot(problem: Problem, dtype: torch.dtype, device: str) -> list[BlockTensors]:

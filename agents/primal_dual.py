@@ -83,7 +83,7 @@ class PrimalDual:
         self.gradient = gradient
         self.epsilon = epsilon
         self.dual_step = settings.dual_step
-        self.optimizer = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate, maximize=True)
+        self.optimizer = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate, maximize=True, fused=True)
         self.multiplier = torch.zeros((), dtype=policy.embedding.dtype, device=policy.embedding.device)
         self.iteration = 0
 
@@ -129,9 +129,9 @@ class PrimalDual:
                 parameter.copy_(saved)
                 prefix = f"adam.{name}."
                 moments = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-                # Adam keeps its step count on the CPU; files have no scalars, so it comes back with one axis.
+                # Files have no scalars, so Adam's step count comes back with one axis.
                 self.optimizer.state[parameter] = {
-                    key: value.reshape(()).clone() if key == "step" else value.to(device, copy=True)
+                    key: (value.reshape(()) if key == "step" else value).to(device, copy=True)
                     for key, value in moments.items()
                 }
         self.multiplier = tensors["multiplier"].reshape(()).to(device)
