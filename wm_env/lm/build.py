@@ -171,10 +171,10 @@ def build(plan: Plan) -> Grown:
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Callable[[int], None]]:
+def progress(total: int, unit: str = "state") -> Iterator[Callable[[int], None]]:
     """A bar with the time left on a terminal, else a plain line every few seconds; yields the function to call."""
     if sys.stderr.isatty():
-        with tqdm(total=total, unit="state") as bar:
+        with tqdm(total=total, unit=unit) as bar:
 
             def advance(states: int) -> None:
                 bar.update(states)
@@ -192,7 +192,7 @@ def progress(total: int) -> Iterator[Callable[[int], None]]:
             # The rate since the last line: states that an earlier build finished took no time in this one.
             rate = (done - done_before) / (now - last)
             last, done_before = now, done
-            line = tqdm.format_meter(done, total, now - start, ncols=0, unit="state", rate=rate)
+            line = tqdm.format_meter(done, total, now - start, ncols=0, unit=unit, rate=rate)
             print(line, file=sys.stderr, flush=True)
 
     yield write_line
