@@ -5,7 +5,8 @@ python benchmarks/learner.py --device cuda            the same on a GPU
 python benchmarks/learner.py --iterations 6000        also a whole run at the paper's settings
 
 Prints Markdown tables. Forms are timed in turn, round by round, and compared by the median of the ratios within a
-round, so that a busy machine slows all of them. Where the package is not installed: PYTHONPATH=. before the command.
+round, so that a busy machine slows all of them; on the CPU processor time stands beside wall-clock time. Where the
+package is not installed: PYTHONPATH=. before the command.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -27,7 +29,18 @@ from wm_env.synthetic import synthetic_tree
 from wm_env.tree import StateTree, shipped_tree
 
 EPSILON = 0.1
+IN_A_ROW = 5
+"""Iterations that a form takes before the next form has its turn: in a run, too, one follows another."""
+
 Step = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """How long a call took, on the average of a few."""
+
+    wall: float
+    processor: float
 
 
 def main() -> None:
@@ -63,26 +76,43 @@ def compare_forms(tree: StateTree, labels: int, device: str, rounds: int) -> Non
     }
     for step in steps.values():
         seconds(step, device)
-    times = [{name: seconds(step, device) for name, step in steps.items()} for _ in range(rounds)]
-    print(f"One iteration, {tree.states} states, Q = {tree.meta.candidates}, M = {labels}, {rounds} rounds:\n")
+    times = [{name: seconds(step, device, IN_A_ROW) for name, step in steps.items()} for _ in range(rounds)]
+
+    def ratio(name: str, other: str) -> str:
+        wall, processor = (
+            statistics.median(getattr(t[other], kind) / getattr(t[name], kind) for t in times)
+            for kind in ("wall", "processor")
+        )
+        return f"{wall:.2f} ({processor:.2f})" if device == "cpu" else f"{wall:.2f}"
+
+    print(
+        f"One iteration, {tree.states} states, Q = {tree.meta.candidates}, M = {labels}, {rounds} rounds of {IN_A_ROW}.\n"
+        "Ratios of wall-clock time, on the CPU in brackets those of processor time:\n"
+    )
     print("| form | median ms | times as fast as autograd, float64 | as autograd, float32 |\n| --- | --- | --- | --- |")
     for name in steps:
-        against = [statistics.median(t[other] / t[name] for t in times) for other in (plain, "autograd, float32")]
-        median = 1e3 * statistics.median(t[name] for t in times)
-        print(f"| {name} | {median:.1f} | {against[0]:.2f} | {against[1]:.2f} |")
+        median = 1e3 * statistics.median(t[name].wall for t in times)
+        print(f"| {name} | {median:.1f} | {ratio(name, plain)} | {ratio(name, 'autograd, float32')} |")
 
 
 def time_planner(tree: StateTree, labels: int) -> None:
     """The exact optimum of the same problem."""
-    times = [seconds(lambda: plan(tree, EPSILON, 1.0, labels), "cpu") for _ in range(3)]
-    print(f"\nPlanner, the same problem, on the CPU: {statistics.median(times):.2f} s for the exact optimum\n")
+    times = [seconds(lambda: plan(tree, EPSILON, 1.0, labels), "cpu").wall for _ in range(9)]
+    print(f"\nPlanner, the same problem, on the CPU: {1e3 * statistics.median(times):.0f} ms for the exact optimum\n")
 
 
 def show_growth(device: str) -> None:
-    """Time of an iteration against prompts, candidates and labels, each over a factor of 16."""
-    print("Growth of the closed form in float32 (linear means that the last column stays):\n")
-    print("| varied | value | N x Q x M | ms per iteration | ns per entry |\n| --- | --- | --- | --- | --- |")
-    for prompts in (4, 8, 16, 32, 64):
+    """Time of an iteration and of the planner against prompts, candidates and labels, each over a factor of 16."""
+    print(
+        "Growth of the closed form in float32 and of the planner, which has at least 32 labels here. Linear means that\n"
+        "a column of ns stays; an entry is a (state, candidate, label), a candidate a (state, candidate):\n"
+    )
+    print(
+        "| varied | value | N x Q x M | iteration, ms | ns per entry "
+        "| planner, ms | ns per entry | ns per candidate |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    )
+    for prompts in (8, 16, 32, 64, 128):
         tree = synthetic_tree(prompts, 2, 20, entropy=4.0, overlap=0.1)
         show_size("prompts (B = 2, Q = 20, M = 128)", prompts, tree, 128, device)
     for candidates in (4, 8, 16, 32, 64):
@@ -94,11 +124,19 @@ def show_growth(device: str) -> None:
 
 
 def show_size(varied: str, value: int, tree: StateTree, labels: int, device: str) -> None:
+    """One row of the table of growth: medians of 9."""
     step = learner(tree, labels, device, torch.float32, closed=True).step
     seconds(step, device)
-    median = statistics.median(seconds(step, device) for _ in range(9))
-    entries = tree.states * tree.meta.candidates * labels
-    print(f"| {varied} | {value} | {entries:,} | {1e3 * median:.1f} | {1e9 * median / entries:.2f} |")
+    iteration = statistics.median(seconds(step, device).wall for _ in range(9))
+    planning = statistics.median(
+        seconds(lambda: plan(tree, EPSILON, 1.0, max(labels, 32)), "cpu").wall for _ in range(9)
+    )
+    candidates = tree.states * tree.meta.candidates
+    entries = candidates * labels
+    print(
+        f"| {varied} | {value} | {entries:,} | {1e3 * iteration:.1f} | {1e9 * iteration / entries:.2f} "
+        f"| {1e3 * planning:.1f} | {1e9 * planning / entries:.2f} | {1e9 * planning / candidates:.0f} |"
+    )
 
 
 def run_whole(tree: StateTree, labels: int, device: str, iterations: int, seed: int) -> None:
@@ -137,14 +175,16 @@ def setup(tree: StateTree, labels: int) -> tuple[Problem, Objective]:
     return Problem(tree, EPSILON, 1.0), make_objective("gp", tree.block_length, labels, 1)
 
 
-def seconds(step: Step, device: str) -> float:
+def seconds(step: Step, device: str, repeats: int = 1) -> Seconds:
+    """Time of one of `repeats` calls in a row."""
     if device == "cuda":
         torch.cuda.synchronize()
-    start = time.perf_counter()
-    step()
+    wall, processor = time.perf_counter(), time.process_time()
+    for _ in range(repeats):
+        step()
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return Seconds((time.perf_counter() - wall) / repeats, (time.process_time() - processor) / repeats)
 
 
 if __name__ == "__main__":
