@@ -86,8 +86,8 @@ def compare_forms(tree: StateTree, labels: int, device: str, rounds: int) -> Non
         return f"{wall:.2f} ({processor:.2f})" if device == "cpu" else f"{wall:.2f}"
 
     print(
-        f"One iteration, {tree.states} states, Q = {tree.meta.candidates}, M = {labels}, {rounds} rounds of {IN_A_ROW}.\n"
-        "Ratios of wall-clock time, on the CPU in brackets those of processor time:\n"
+        f"One iteration, {tree.states} states, Q = {tree.meta.candidates}, M = {labels}, {rounds} rounds of {IN_A_ROW}. "
+        "Ratios\nof wall-clock time, on the CPU in brackets those of processor time:\n"
     )
     print("| form | median ms | times as fast as autograd, float64 | as autograd, float32 |\n| --- | --- | --- | --- |")
     for name in steps:
@@ -104,8 +104,8 @@ def time_planner(tree: StateTree, labels: int) -> None:
 def show_growth(device: str) -> None:
     """Time of an iteration and of the planner against prompts, candidates and labels, each over a factor of 16."""
     print(
-        "Growth of the closed form in float32 and of the planner, which has at least 32 labels here. Linear means that\n"
-        "a column of ns stays; an entry is a (state, candidate, label), a candidate a (state, candidate):\n"
+        "Growth of the closed form in float32 and of the planner, which has at least 32 labels here. Linear means\n"
+        "that a column of ns stays; an entry is a (state, candidate, label), a candidate a (state, candidate):\n"
     )
     print(
         "| varied | value | N x Q x M | iteration, ms | ns per entry "
