@@ -86,8 +86,8 @@ def compare_forms(tree: StateTree, labels: int, device: str, rounds: int) -> Non
         return f"{wall:.2f} ({processor:.2f})" if device == "cpu" else f"{wall:.2f}"
 
     print(
-        f"One iteration, {tree.states} states, Q = {tree.meta.candidates}, M = {labels}, {rounds} rounds of {IN_A_ROW}. "
-        "Ratios\nof wall-clock time, on the CPU in brackets those of processor time:\n"
+        f"One iteration, {tree.states} states, Q = {tree.meta.candidates}, M = {labels}, {rounds} rounds of {IN_A_ROW}."
+        "\nRatios of wall-clock time, on the CPU in brackets those of processor time:\n"
     )
     print("| form | median ms | times as fast as autograd, float64 | as autograd, float32 |\n| --- | --- | --- | --- |")
     for name in steps:
