@@ -39,19 +39,31 @@ class Options:
     transmissions: int = 1000
     """Monte Carlo transmissions (texts) per operating point; 0 for none."""
     seed: int = 0
-    """Seed of the Monte Carlo."""
+    """Seed of the Monte Carlo, and of the texts of --live."""
+    live: bool = False
+    """Instead of the exact evaluation: write texts with the language model, read them back from their bytes, and let an
+    observer look at them. Writes live.json, and transmissions.jsonl and TensorBoard texts into the run folder."""
+    texts: int = 40
+    """With --live: texts of each kind."""
+    model: str = "mini"
+    """With --live: the model of the run's tree; mini, a folder, or a hub id OWNER/NAME."""
+    device: str = "cpu"
+    """With --live: where the model runs, such as cpu or cuda:0."""
     out: Path | None = None
     """Output folder; evaluation/ in the run folder if left out."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse (the command line by default) and evaluate; returns the exit code: 0 done, 2 bad input."""
+    """Parse (the command line by default) and evaluate; returns the exit code: 0 done, 1 interrupted, 2 bad input."""
     options = tyro.cli(Options, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
     # Imported only now, so that --help does not wait for torch.
     from polar.run_evaluation import Request, evaluate_run, newest_run
 
     try:
         run = options.run if options.run is not None else newest_run(Path("runs"))
+        out = options.out if options.out is not None else run / "evaluation"
+        if options.live:
+            return live(options, run, out)
         request = Request(
             message_bits=options.message_bits,
             keys=options.keys,
@@ -64,14 +76,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
             transmissions=options.transmissions,
             seed=options.seed,
         )
-        evaluate_run(run, options.out if options.out is not None else run / "evaluation", request)
+        evaluate_run(run, out, request)
     except BrokenPipeError:
         # Who read the tables has gone, as `| head` does; Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted: nothing was written", file=sys.stderr)
+        return 1
     return 0
+
+
+def live(options: Options, run: Path, out: Path) -> int:
+    """Evaluate with the language model; returns the exit code: 0 done, 1 interrupted."""
+    from polar.live.run import evaluate_live
+    from polar.live.session import LiveRequest
+
+    if len(options.message_bits) > 1 or "auto" in options.message_bits:
+        raise ValueError("--live takes one number of --message-bits")
+    request = LiveRequest(
+        texts=options.texts,
+        model=options.model,
+        device=options.device,
+        message_bits=next((bits for bits in options.message_bits if bits != "auto"), None),
+        decoders=options.decoder,
+        knowledge=options.knowledge,
+        seed=options.seed,
+    )
+    return 0 if evaluate_live(run, out, request) else 1
 
 
 if __name__ == "__main__":

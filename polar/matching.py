@@ -33,7 +33,8 @@ def read_text(
     """
     found: list[Reading[Node]] = []
     matched = 0
-    unread: list[tuple[Node, int, Reading[Node]]] = [(node, 0, ()) for node in start][::-1]
+    unread: list[tuple[Node, int, Reading[Node]]] = [(node, 0, ()) for node in start]
+    unread.reverse()
     while unread:
         node, position, path = unread.pop()
         longer = []

@@ -1,7 +1,9 @@
 """The results of an evaluation: results.json, and plain tables for a terminal."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from polar.adaptive import AdaptivePoint
@@ -29,8 +31,9 @@ def results(
     points: Sequence[OperatingPoint],
     limits: Mapping[int, Limit],
     adapted: AdaptivePoint | None = None,
+    live: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The content of results.json: fingerprints, operating points and one-shot limits; `live` is empty here."""
+    """The content of results.json: fingerprints, operating points, one-shot limits, and `live_results` of the law."""
     rows = [point.as_json() for point in points]
     if adapted is not None:
         rows.append(_adaptive_row(adapted, tree.block_length))
@@ -39,7 +42,7 @@ def results(
         "law": law_fingerprint(law),
         "operating_points": rows,
         "limits": [row for bits, limit in limits.items() for row in limit_rows(bits, limit, tree.block_length)],
-        "live": None,
+        "live": live,
     }
 
 
@@ -50,6 +53,15 @@ def law_fingerprint(law: JointLaw) -> str:
         arrays[f"{number}.p_label"] = block.p_label.numpy()
         arrays[f"{number}.p_candidate"] = block.p_candidate.numpy()
     return fingerprint(arrays, {"tree": law.tree, "message_sets": law.message_sets})
+
+
+def live_results(folder: Path, law: JointLaw) -> dict[str, Any] | None:
+    """What an evaluation with the language model found for this law, if live.json in `folder` is of it; else None."""
+    try:
+        content: dict[str, Any] = json.loads((folder / "live.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if content.get("law") == law_fingerprint(law) else None
 
 
 def limit_rows(message_bits: int, limit: Limit, block_length: int) -> list[dict[str, Any]]:
@@ -114,7 +126,7 @@ def variation_table(points: Sequence[OperatingPoint]) -> str:
     rows = [["bits", "surplus", *(f"{number} keys" for number in keys)]]
     for bits, way, by_keys in variation_curves(points):
         rows.append([str(bits), way, *(_or_dash(by_keys.get(number)) for number in keys)])
-    return _align(rows)
+    return align(rows)
 
 
 def variation_curves(points: Sequence[OperatingPoint]) -> list[tuple[int, str, dict[int, float]]]:
@@ -142,7 +154,7 @@ def limit_table(limits: Mapping[int, Limit]) -> str:
         for name, value in lines:
             errors = [f"{value(limit, budget):.4f}" for budget in TV_BUDGETS]
             rows.append([str(bits), name, *errors, f"{limit.zero_error:.3f}"])
-    return _align(rows)
+    return align(rows)
 
 
 def adaptive_table(point: AdaptivePoint, block_length: int) -> str:
@@ -183,10 +195,10 @@ def _or_dash(value: float | None) -> str:
 
 
 def _table(points: Sequence[OperatingPoint], columns: Sequence[_Column]) -> str:
-    return _align([[title for title, _ in columns]] + [[show(point) for _, show in columns] for point in points])
+    return align([[title for title, _ in columns]] + [[show(point) for _, show in columns] for point in points])
 
 
-def _align(rows: Sequence[Sequence[str]]) -> str:
+def align(rows: Sequence[Sequence[str]]) -> str:
     """Right-aligned columns, two spaces apart."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

@@ -15,7 +15,15 @@ from polar.decoders import Decoder, Knowledge
 from polar.evaluation import EvaluationSettings, evaluate
 from polar.keys import Surplus, key_bits_of, theorem_key_bits
 from polar.plots import ber_figure, pad_only_points, save_figure, variation_figure
-from polar.report import adaptive_table, covertness_table, error_table, limit_table, results, variation_table
+from polar.report import (
+    adaptive_table,
+    covertness_table,
+    error_table,
+    limit_table,
+    live_results,
+    results,
+    variation_table,
+)
 from wm_env.coded import label_bits
 from wm_env.files import check_seed, check_writable, write_json
 from wm_env.information import measure, text_total_variation
@@ -89,7 +97,7 @@ def evaluate_run(run: Path, out: Path, request: Request) -> None:
     points = evaluate(tree, law, settings)
     adapted = evaluate_adaptive(tree, law, adaptive) if "auto" in request.message_bits else None
     limits = {bits: tree_limit(tree, bits) for bits in settings.message_bits}
-    write_json(out / "results.json", results(tree, law, points, limits, adapted))
+    write_json(out / "results.json", results(tree, law, points, limits, adapted, live_results(out, law)))
     save_figure(ber_figure(points, limits, law.block_length, adapted), out / "ber.png")
     save_figure(variation_figure(points, law.block_length), out / "tv.png")
     rows, title = points, "Error rates"

@@ -1,0 +1,114 @@
+"""What the receivers of a live evaluation make of bytes, and what the law of the run says of a text."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from polar.codec import code_channel
+from polar.decoders import decision_table, label_evidence, observations, observe, word_evidence
+from polar.live.session import Session
+from polar.live.texts import Continuation, KeyedPools, word_of_candidates
+from polar.matching import Branch, Reading, read_text
+from wm_env.lm.partial import Context
+from wm_env.tree import Floats, Ints, StateTree
+
+State = tuple[int, int]
+"""Block number from 0, row of the state."""
+
+
+@dataclass(frozen=True)
+class Received:
+    """What a receiver made of one watermarked text.
+
+    Attributes:
+        messages: of every block, by (decoder, knowledge).
+        matched: blocks from the front of the text that fit candidates, B if all do.
+        readings: ways in which the whole text fits.
+    """
+
+    messages: dict[tuple[str, str], tuple[int, ...]]
+    matched: int
+    readings: int
+
+
+DecodingTables = dict[tuple[str, str], list[tuple[Ints, Ints]]]
+"""By decoder and knowledge, for every block: observation of (state, candidate), and the word of every observation."""
+
+
+def decoding_tables(session: Session) -> DecodingTables:
+    """What every decoder makes of every block of the tree."""
+    tables: DecodingTables = {}
+    for knowledge in session.request.knowledge:
+        for number, seen in enumerate(observations(session.tree, knowledge)):
+            block, code = session.law.blocks[number], session.codes[number]
+            view = observe(block, seen)
+            evidence, labels = word_evidence(view, code_channel(block, code)), label_evidence(view)
+            for decoder in session.request.decoders:
+                words = decision_table(decoder, code, evidence, labels)[:, 0]
+                tables.setdefault((decoder, knowledge), []).append((seen.numpy(), words.numpy()))
+    return tables
+
+
+def tree_readings(tree: StateTree, text: bytes, prompts: Iterable[int]) -> tuple[list[Reading[State]], int]:
+    """The readings of a text as paths of the tree from any of the prompts, and the blocks that could be matched."""
+
+    def branches(state: State) -> list[Branch[State]]:
+        number, row = state
+        block = tree.blocks[number]
+        return [
+            (string, candidate, (number + 1, int(block.child[row, candidate])))
+            for candidate, string in enumerate(block.text[row])
+            if block.cover[row, candidate] > 0
+        ]
+
+    return read_text(text, [(0, prompt) for prompt in prompts], branches, len(tree.blocks))
+
+
+def log2_law(tree: StateTree, laws: Sequence[Floats], prompt: int, text: bytes) -> float:
+    """log2 P(text | prompt) of a law on the tree, in bits; -inf outside.
+
+    `laws` are conditionals of the candidates, (N, Q) for every block.
+    """
+    readings, _ = tree_readings(tree, text, [prompt])
+    total = sum(_weight(laws, reading) for reading in readings)
+    return float(np.log2(total)) if total > 0 else -np.inf
+
+
+def _weight(laws: Sequence[Floats], reading: Reading[State]) -> float:
+    return float(np.prod([laws[number][row, candidate] for (number, row), candidate in reading]))
+
+
+def read_run_text(session: Session, text: bytes, key: Ints, tables: DecodingTables) -> Received:
+    """Decode a text of the run's law; the receiver has the law and the key, not the prompt.
+
+    Of several readings the likeliest counts. A text without one is decoded as if every word were 0.
+    """
+    tree = session.tree
+    readings, matched = tree_readings(tree, text, range(len(tree.prior)))
+    likeliest = max(readings, key=lambda path: tree.prior[path[0][0][1]] * _weight(session.coded, path), default=())
+    pad = session.schedule.pad(key)
+    messages = {}
+    for who, blocks in tables.items():
+        words = np.zeros(len(tree.blocks), dtype=np.int64)
+        for (number, row), candidate in likeliest:
+            observation, word = blocks[number]
+            words[number] = word[observation[row, candidate]]
+        messages[who] = tuple((words ^ pad).tolist())
+    return Received(messages, matched, len(readings))
+
+
+def read_keyed_text(session: Session, sent: Continuation, context: Context, pools: KeyedPools) -> Received:
+    """Decode a text of keyed pools; the receiver has model, prompt and key, and follows the text from pool to pool."""
+
+    def branches(at: Context) -> list[Branch[Context]]:
+        pool, _ = pools.pool(at)
+        return [(pool.text[x], x, at + tuple(tokens)) for x, tokens in enumerate(pool.tokens.tolist())]
+
+    readings, matched = read_text(sent.text, [context], branches, session.writer.blocks)
+    likeliest = max(
+        readings, key=lambda path: sum(pools.pool(at)[0].log2_prob[candidate] for at, candidate in path), default=()
+    )
+    words = [int(word_of_candidates(pools.pool(at)[1])[candidate]) for at, candidate in likeliest]
+    words += [0] * (session.writer.blocks - len(words))
+    return Received({("text", "path"): tuple(words)}, matched, len(readings))

@@ -1,0 +1,116 @@
+"""A live evaluation from end to end: load, tell the cost, write and read texts, print, write files."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from polar.live.measures import measure
+from polar.live.report import (
+    detection_table,
+    error_table,
+    legend,
+    likelihood_table,
+    results,
+    save_samples,
+    save_transmissions,
+)
+from polar.live.rounds import Round, play
+from polar.live.session import LiveRequest, Session, estimate, open_session
+from polar.run_evaluation import load_run
+from wm_env.files import check_writable, write_json
+from wm_env.lm.weights import read_json
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+def evaluate_live(run: Path, out: Path, request: LiveRequest) -> bool:
+    """Evaluate the law of a run folder with its model.
+
+    Prints tables; writes live.json to `out`, and transmissions.jsonl and TensorBoard texts to `run`. Ctrl-C ends the
+    texts, and the figures are of those that are finished.
+
+    Returns:
+        Whether all texts were finished.
+
+    Raises:
+        FileNotFoundError: no such run, or no tree or law in it.
+        ValueError: a damaged file, another model than the tree's, or a request that cannot be met.
+        OSError: a folder cannot be written.
+        KeyboardInterrupt: before two texts were finished.
+    """
+    session = open_session(*load_run(run), request, str(run))
+    check_writable(out, "choose another --out")
+    check_writable(run, "transmissions.jsonl and TensorBoard's events go there")
+    tell_cost(session)
+    rounds = play_until_interrupted(session)
+    live = measure(session, rounds)
+    found = results(session, rounds, live)
+    write_json(out / "live.json", found)
+    add_to_results(out / "results.json", found)
+    save_transmissions(session, rounds, run / "transmissions.jsonl")
+    save_samples(session, rounds, run)
+    print(f"\n{legend(session)}")
+    print(f"\nMessages read from the bytes of {len(rounds)} texts of each kind\n{error_table(live)}")
+    print(f"\nLikelihood under the untruncated model, chain rule\n{likelihood_table(live)}")
+    print(f"\nObservers without the key, one text at a time, prompt known\n{detection_table(live)}")
+    print(
+        f"\nOf the model's own {len(rounds)} texts the tree contains {live.plain_in_tree}; {live.redrawn} blocks that "
+        "were not text were drawn again."
+    )
+    print(f"\n{out / 'live.json'}, {run / 'transmissions.jsonl'}, TensorBoard texts live/* in {run}")
+    return len(rounds) == request.texts
+
+
+def add_to_results(path: Path, found: dict[str, Any]) -> None:
+    """Put the figures into the results.json of an exact evaluation of the same law, where there is one."""
+    if not path.is_file():
+        return
+    content = read_json(path)
+    if content.get("law") == found["law"]:
+        write_json(path, {**content, "live": found})
+
+
+def tell_cost(session: Session) -> None:
+    """Print what will be done and how long it will take."""
+    cost, meta = estimate(session), session.tree.meta
+    print(
+        f"4 times {session.request.texts} texts of {session.writer.blocks} blocks of {meta.block_length} tokens, "
+        f"{session.schedule.message_bits} bits per block, {meta.model} at temperature {meta.temperature:g}: "
+        f"about {cost.canvases} canvases, {tqdm.format_interval(round(cost.seconds))} at the speed measured now",
+        flush=True,
+    )
+
+
+def play_until_interrupted(session: Session) -> list[Round]:
+    """The rounds that were finished: all, or those before Ctrl-C.
+
+    Raises:
+        KeyboardInterrupt: fewer than two were finished.
+    """
+    rounds: list[Round] = []
+    try:
+        for played in with_progress(play(session), session.request.texts):
+            rounds.append(played)
+    except KeyboardInterrupt:
+        if len(rounds) < 2:
+            raise
+        print(f"interrupted: the figures are of {len(rounds)} of {session.request.texts} texts", flush=True)
+    return rounds
+
+
+def with_progress(rounds: Iterator[Round], total: int) -> Iterator[Round]:
+    """The same rounds, with a bar and the time left on a terminal, else with a plain line every few seconds."""
+    if sys.stderr.isatty():
+        yield from tqdm(rounds, total=total, unit="text")
+        return
+    start = last = time.monotonic()
+    for done, played in enumerate(rounds, start=1):
+        yield played
+        now = time.monotonic()
+        if now - last >= SECONDS_BETWEEN_LINES or done == total:
+            last = now
+            print(tqdm.format_meter(done, total, now - start, ncols=0, unit="text"), file=sys.stderr, flush=True)

@@ -1,0 +1,132 @@
+"""What a live evaluation needs before the first text: the run, its model, the code of its law, and its cost."""
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from polar.codec import code_channel
+from polar.construction import BlockCode, chain_entropies
+from polar.decoders import Decoder, Knowledge
+from polar.evaluation import design_codes
+from polar.keys import KeySchedule
+from polar.live.texts import Writer
+from wm_env.coded import label_bits
+from wm_env.files import check_seed
+from wm_env.law import JointLaw
+from wm_env.lm.llada import MaskedLM, load_lm
+from wm_env.lm.partial import Context
+from wm_env.lm.states import encode_prompts
+from wm_env.lm.text import token_bytes
+from wm_env.tree import Floats, StateTree
+
+DEFAULT_BITS = 3
+"""l where the request leaves it open and the law carries that many."""
+
+
+@dataclass(frozen=True)
+class LiveRequest:
+    """What to do live.
+
+    Attributes:
+        texts: of every kind, at least 2.
+        model: what `load_lm` takes.
+        device: where the model runs.
+        message_bits: l per block of the run's law; None: `DEFAULT_BITS` or what the law carries. The pools of the keyed
+            texts have 2^l draws.
+        decoders: of the run's texts.
+        knowledge: what they know of the state.
+        seed: decides prompts, messages, keys and plain texts.
+    """
+
+    texts: int
+    model: str
+    device: str
+    message_bits: int | None
+    decoders: tuple[Decoder, ...]
+    knowledge: tuple[Knowledge, ...]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Session:
+    """A run, the model that it belongs to, and the code of its law; the key of a block is as long as its message."""
+
+    tree: StateTree
+    law: JointLaw
+    writer: Writer
+    contexts: list[Context]
+    schedule: KeySchedule
+    codes: list[BlockCode]
+    coded: list[Floats]
+    """P~(x|s) of the code averaged over messages and keys, (N, Q) for every block: what an observer can expect."""
+    request: LiveRequest
+
+
+def open_session(tree: StateTree, law: JointLaw, request: LiveRequest, name: str) -> Session:
+    """Check the request, load the model and design the code.
+
+    Args:
+        tree: of the run.
+        law: of the run.
+        request: what to do.
+        name: of the run, for errors.
+
+    Raises:
+        ValueError: a number out of its range, more message bits than the law carries, or another model than the tree's.
+        OSError: the model cannot be read.
+    """
+    if request.texts < 2:
+        raise ValueError(f"--texts {request.texts}: at least 2 are needed")
+    check_seed(request.seed)
+    schedule = _schedule(law, request.message_bits)
+    lm = load_lm(request.model, device=request.device, dtype=getattr(torch, tree.meta.dtype or "float32"))
+    meta, theirs = tree.meta, tree.meta.model_fingerprint[:12] or "none"
+    if (lm.fingerprint, lm.tokenizer_fingerprint) != (meta.model_fingerprint, meta.tokenizer_fingerprint):
+        raise ValueError(
+            f"the tree of {name} was made with model {meta.model} (fingerprint {theirs}), "
+            f"{request.model} is another one ({lm.fingerprint[:12]}): name the tree's own with --model"
+        )
+    writer = Writer(lm, token_bytes(lm.tokenizer), tree.block_length, len(tree.blocks), tree.meta.temperature)
+    codes = design_codes(law, [chain_entropies(block, law.block_length) for block in law.blocks], schedule)
+    channels = [code_channel(block, code) for block, code in zip(law.blocks, codes, strict=True)]
+    coded = [channel.mean((1, 2)).numpy() for channel in channels]
+    contexts = encode_prompts(lm, tree.prompts, writer.blocks * writer.block_length)
+    return Session(tree, law, writer, contexts, schedule, codes, coded, request)
+
+
+def _schedule(law: JointLaw, message_bits: int | None) -> KeySchedule:
+    room = min(label_bits(block.labels) for block in law.blocks)
+    if law.message_sets is not None:
+        room = min(room, *(len(positions) for positions in law.message_sets))
+    bits = min(DEFAULT_BITS, room) if message_bits is None else message_bits
+    if not 1 <= bits <= room:
+        raise ValueError(f"{bits} message bits per block: this law carries 1 to {room}")
+    return KeySchedule(bits, bits)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the texts cost: canvases through the model, and seconds at the speed of this machine now."""
+
+    canvases: int
+    seconds: float
+
+
+def estimate(session: Session) -> Cost:
+    """Measure the model on one short pass and one of a pool, and count."""
+    writer, texts = session.writer, session.request.texts
+    draws = 1 << session.schedule.message_bits
+    length = sorted(map(len, session.contexts))[len(session.contexts) // 2] + writer.blocks * writer.block_length
+    steps = texts * writer.blocks * writer.block_length
+    seconds = 4 * steps * _seconds(writer.lm, 1, length) + steps * _seconds(writer.lm, draws, length)
+    return Cost(steps * (4 + draws), seconds)
+
+
+def _seconds(lm: MaskedLM, rows: int, length: int) -> float:
+    canvas = torch.full((rows, length), lm.mask_id)
+    lm.log2_probs(canvas, length - 1, 1.0)  # the first pass pays for set-up that the others do not
+    start = time.perf_counter()
+    for _ in range(3):
+        lm.log2_probs(canvas, length - 1, 1.0).sum().item()
+    return (time.perf_counter() - start) / 3
