@@ -42,7 +42,7 @@ def prompt_file(tmp_path):
 
 
 def settings(pool="top", **changes):
-    base = PoolSettings(pool, block_length=2, candidates=4, temperature=1.5, beam_width=12, rows=6, key=b"key")
+    base = PoolSettings(pool, block_length=2, candidates=4, temperature=1.5, beam_width=12, rows=8, key=b"key")
     return dataclasses.replace(base, **changes)
 
 
@@ -117,7 +117,7 @@ class InterruptionError(Exception):
 def test_an_interrupted_build_goes_on_to_the_same_tree(lm, tmp_path, pool, stop):
     finished = []
 
-    def interrupt(states):
+    def interrupt(states, flops):
         finished.append(states)
         if len(finished) > stop:
             raise InterruptionError
@@ -125,7 +125,7 @@ def test_an_interrupted_build_goes_on_to_the_same_tree(lm, tmp_path, pool, stop)
     with pytest.raises(InterruptionError):
         grow(lm, pool, parts=tmp_path / "parts", batch_size=3, report=interrupt)
     resumed = []
-    tree = grow(lm, pool, parts=tmp_path / "parts", report=resumed.append).tree
+    tree = grow(lm, pool, parts=tmp_path / "parts", report=lambda states, flops: resumed.append(states)).tree
     assert tree.fingerprint == grow(lm, pool).tree.fingerprint
     assert resumed[0] > 0
 
@@ -172,7 +172,7 @@ def test_cost_counts_the_canvases_that_are_run(lm, monkeypatch):
     cost = estimate(lm, encode_prompts(lm, different, 4), settings(), blocks=2, batch_size=4)
     grow(lm, prompts=different)
     assert (cost.states, cost.canvases) == (5 + 20, sum(rows))
-    assert set(rows) == {6}
+    assert set(rows) == {8}
 
 
 def build(*arguments):

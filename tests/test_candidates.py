@@ -50,7 +50,7 @@ def text_law(law):
 
 
 def settings(pool="top", **changes):
-    base = PoolSettings(pool, LENGTH, candidates=5, temperature=1.5, beam_width=8, rows=4, key=b"key")
+    base = PoolSettings(pool, LENGTH, candidates=5, temperature=1.5, beam_width=8, rows=8, key=b"key")
     return dataclasses.replace(base, **changes)
 
 

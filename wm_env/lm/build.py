@@ -1,16 +1,18 @@
 """Build a state tree: a language model and prompts in, one file out.
 
     python -m wm_env.lm.build --model mini --prompts shipped --prompt-count 50 --out runs/tree.safetensors
+    torchrun --nproc-per-node 4 -m wm_env.lm.build --model DIR --device cuda --dtype bfloat16 --out tree.safetensors
 
 The cost is told first; `--dry-run` stops there. A build that was killed goes on where it stopped when the same command
-is given again: finished batches are in a folder beside the output until the tree is written.
+is given again: finished batches are in a folder beside the output until the tree is written. Under torchrun all
+processes take batches until none is left, on one machine or, with the output in a shared folder, on several; the tree
+is the one that a single process builds.
 """
 
+import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,15 +23,25 @@ from tqdm import tqdm
 from wm_env.files import check_seed, check_writable
 from wm_env.information import entropy
 from wm_env.lm.candidates import PoolSettings, check_pool_size
-from wm_env.lm.cost import estimate, measure_speed
-from wm_env.lm.llada import MaskedLM, load_lm
-from wm_env.lm.partial import delete_parts, parts_folder
+from wm_env.lm.cost import (
+    estimate,
+    free_bytes,
+    matrix_peak,
+    measure_speed,
+    pass_bytes,
+    rows_that_fit,
+    weight_bytes,
+)
+from wm_env.lm.crew import Crew, StoppedError
+from wm_env.lm.llada import MaskedLM, compiled_lm, load_lm
+from wm_env.lm.partial import Context, delete_parts, parts_folder, recorded_rows
+from wm_env.lm.progress import progress
 from wm_env.lm.prompts import read_prompts
-from wm_env.lm.states import Grown, encode_prompts, grow_tree
+from wm_env.lm.states import Grown, encode_prompts, grow_tree, pool_law
 from wm_env.lm.text import prefix_pairs
 from wm_env.tree import save_tree, state_reach
 
-SECONDS_BETWEEN_LINES = 10.0
+GIB = 2.0**30
 
 
 @dataclass(frozen=True)
@@ -58,20 +70,23 @@ class BuildOptions:
     """W >= Q, prefixes that the search for the top blocks keeps; Q + 4 by default, so that a few may merge."""
     seed: int = 0
     """Decides which prompts are drawn, and the draws of a sampled pool."""
-    batch_size: int = 20
-    """States computed together. Changes the speed, never the tree."""
+    batch_size: int | None = None
+    """States computed together; by default as many as fill a pass. Changes the speed, never the tree."""
     rows: int | None = None
-    """Canvases in every forward pass; the beam width (top) or Q (sampled) by default. Part of the tree, because
-    floating-point sums depend on the shape of a pass."""
+    """Canvases in a forward pass. Part of the tree, because floating-point sums depend on the shape of a pass. By
+    default 8 on a CPU and what the free memory allows on a GPU, half of it whenever memory runs out; a build that goes
+    on keeps the number that it began with."""
     device: str = "cpu"
-    """Where the model runs, such as cpu or cuda:0."""
+    """Where the model runs, such as cpu or cuda:0; "cuda" is a GPU for every process of torchrun."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format of the model."""
+    compile: bool | None = None
+    """Let torch.compile make the layers' kernels, which takes a minute; by default on a GPU. Part of the tree."""
     dry_run: bool = False
     """Tell the cost and stop."""
 
     def settings(self) -> PoolSettings:
-        """How candidates are chosen, checked."""
+        """How candidates are chosen, checked; `rows` is 1 where it is still open."""
         beam_width = self.candidates + 4 if self.beam_width is None else self.beam_width
         return PoolSettings(
             pool=self.pool,
@@ -79,19 +94,30 @@ class BuildOptions:
             candidates=self.candidates,
             temperature=self.temperature,
             beam_width=beam_width,
-            rows=self.rows or (beam_width if self.pool == "top" else self.candidates),
+            rows=1 if self.rows is None else self.rows,
             key=str(self.seed).encode(),
         )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a build needs, checked before the work starts."""
+    """Everything that a build needs, checked before the work starts; `settings.rows` may still change."""
 
     options: BuildOptions
     settings: PoolSettings
     prompts: tuple[str, ...]
+    contexts: tuple[Context, ...]
     lm: MaskedLM
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest canvas."""
+        return max(map(len, self.contexts)) + self.options.blocks * self.options.block_length
+
+    @property
+    def batch_size(self) -> int:
+        """States computed together."""
+        return self.options.batch_size or max(8, -(-self.settings.rows // self.settings.width))
 
 
 def prepare(options: BuildOptions) -> Plan:
@@ -101,25 +127,30 @@ def prepare(options: BuildOptions) -> Plan:
         ValueError, OSError, ImportError: one line that says what to do.
     """
     settings = options.settings()
-    if options.blocks < 1 or options.batch_size < 1:
+    if options.blocks < 1 or (options.batch_size is not None and options.batch_size < 1):
         raise ValueError("--blocks and --batch-size must be at least 1")
     check_seed(options.seed)
     if options.out.is_dir():
         raise IsADirectoryError(f"{options.out} is a folder: name a file to write")
     check_writable(options.out.parent, "choose another --out")
     prompts = read_prompts(options.prompts, options.prompt_count, options.seed)
-    lm = load_lm(options.model, device=checked_device(options.device), dtype=getattr(torch, options.dtype))
-    encode_prompts(lm, prompts, options.blocks * options.block_length)
+    device = checked_device(options.device)
+    lm = load_lm(options.model, device=device, dtype=getattr(torch, options.dtype))
+    if device.startswith("cuda") if options.compile is None else options.compile:
+        lm = compiled_lm(lm)
+    contexts = tuple(encode_prompts(lm, prompts, options.blocks * options.block_length))
     check_pool_size(lm, settings)
-    return Plan(options, settings, prompts, lm)
+    return Plan(options, settings, tuple(prompts), contexts, lm)
 
 
 def checked_device(name: str) -> str:
-    """`name`, if torch can compute there.
+    """`name`, if torch can compute there; "cuda" is the GPU that torchrun means for this process.
 
     Raises:
         ValueError: it cannot.
     """
+    if name == "cuda":
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
@@ -128,74 +159,97 @@ def checked_device(name: str) -> str:
     return name
 
 
-def tell_cost(plan: Plan) -> int:
-    """Print what the build costs; returns the number of states."""
-    options, settings = plan.options, plan.settings
-    contexts = encode_prompts(plan.lm, plan.prompts, options.blocks * options.block_length)
-    cost = estimate(plan.lm, contexts, settings, blocks=options.blocks, batch_size=options.batch_size)
-    middle = sorted(map(len, contexts))[len(contexts) // 2] + options.blocks * options.block_length
-    speed = measure_speed(plan.lm, middle, settings)
-    print(
-        f"{len(contexts)} prompts of {min(map(len, contexts))} to {max(map(len, contexts))} tokens: "
-        f"at most {cost.states} states, {cost.canvases} canvases, {cost.flops / 1e12:.3g} TFLOP\n"
-        f"at {speed / 1e9:.4g} GFLOP/s, measured now, about {tqdm.format_interval(round(cost.flops / speed))}",
-        flush=True,
-    )
-    return cost.states
+def with_rows(plan: Plan, crew: Crew) -> Plan:
+    """The plan with the number of rows that was asked for, that an earlier build began with, or that fits."""
+    if plan.options.rows is not None:
+        return plan
+    law = pool_law(plan.lm, plan.settings)
+    rows = recorded_rows(parts_folder(plan.options.out), law) or rows_that_fit(plan.lm, plan.settings, plan.longest)
+    return replace(plan, settings=replace(plan.settings, rows=int(crew.agree("rows", str(rows)))))
 
 
-def build(plan: Plan) -> Grown:
-    """Grow the tree of `plan`, write it, and remove the finished batches.
+@dataclass(frozen=True)
+class Speed:
+    """FLOP/s of this process, measured: of large matrix products, and of the model."""
+
+    peak: float
+    model: float
+
+
+def tell_cost(plan: Plan, crew: Crew) -> tuple[int, Speed]:
+    """Measure the speed and print what the build costs; returns the number of states and the speed."""
+    settings, lm, lengths = plan.settings, plan.lm, [len(context) for context in plan.contexts]
+    cost = estimate(lm, plan.contexts, settings, blocks=plan.options.blocks, batch_size=plan.batch_size)
+    device = lm.banned.device
+    speed = Speed(matrix_peak(device, lm.network.dtype), measure_speed(lm, plan.longest, settings))
+    free = f" of {free_bytes(device) / GIB:.3g} GiB that are free" if device.type == "cuda" else ""
+    if crew.first:
+        print(
+            f"{len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens: at most {cost.states} states, "
+            f"{cost.canvases} canvases in passes of {settings.rows}, {cost.flops / 1e12:.4g} TFLOP "
+            f"({cost.wanted_flops / cost.flops:.0%} of it wanted, the rest fills passes)\n"
+            f"memory: weights {weight_bytes(lm) / GIB:.3g} GiB, a pass at most "
+            f"{pass_bytes(lm, settings.rows, plan.longest) / GIB:.3g} GiB{free}\n"
+            f"matrix products run at {speed.peak / 1e12:.4g} TFLOP/s, the model at {speed.model / 1e12:.4g} "
+            f"({speed.model / speed.peak:.0%}), measured now: about "
+            f"{tqdm.format_interval(round(cost.flops / speed.model / crew.size))} with {crew.size} process(es)",
+            flush=True,
+        )
+    return cost.states, speed
+
+
+def build(plan: Plan, crew: Crew) -> Grown:
+    """Grow the tree of `plan`; the first process writes it and removes the finished batches.
+
+    Where the number of rows is open and memory runs out in any process, all begin again with half of it.
 
     Raises:
-        ValueError: a state has no candidates.
+        ValueError: a state has no candidates, or the processes do not agree.
         OSError: a file cannot be written.
+        torch.OutOfMemoryError: with the rows that were asked for, or with one.
+        StoppedError: another process failed.
     """
+    plan = with_rows(plan, crew)
+    while True:
+        rows = plan.settings.rows
+        attempt = crew.within(f"rows {rows}")
+        try:
+            with attempt.together():
+                return _grow_and_write(plan, attempt)
+        except (torch.OutOfMemoryError, StoppedError) as error:
+            out_of_memory = torch.OutOfMemoryError.__name__ in (type(error).__name__, getattr(error, "kind", ""))
+            if not out_of_memory or plan.options.rows is not None or rows == 1:
+                raise
+        torch.cuda.empty_cache()
+        plan = replace(plan, settings=replace(plan.settings, rows=rows // 2))
+        if crew.first:
+            print(
+                f"out of memory with passes of {rows} canvases: all states are made again in passes of {rows // 2}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+def _grow_and_write(plan: Plan, crew: Crew) -> Grown:
     options = plan.options
     parts = parts_folder(options.out)
-    states = tell_cost(plan)
-    with progress(states) as report:
+    states, speed = tell_cost(plan, crew)
+    with progress(states, speed.peak, crew) as report:
         grown = grow_tree(
             plan.lm,
             plan.prompts,
             plan.settings,
             blocks=options.blocks,
-            batch_size=options.batch_size,
+            batch_size=plan.batch_size,
             parts=parts,
             seed=options.seed,
             report=report,
+            crew=crew,
         )
-    save_tree(grown.tree, options.out)
-    delete_parts(parts)
+    if crew.first:
+        save_tree(grown.tree, options.out)
+        delete_parts(parts)
     return grown
-
-
-@contextmanager
-def progress(total: int, unit: str = "state") -> Iterator[Callable[[int], None]]:
-    """A bar with the time left on a terminal, else a plain line every few seconds; yields the function to call."""
-    if sys.stderr.isatty():
-        with tqdm(total=total, unit=unit) as bar:
-
-            def advance(states: int) -> None:
-                bar.update(states)
-
-            yield advance
-        return
-    start = last = time.monotonic()
-    done = done_before = 0
-
-    def write_line(states: int) -> None:
-        nonlocal last, done, done_before
-        done += states
-        now = time.monotonic()
-        if now - last >= SECONDS_BETWEEN_LINES or done == total:
-            # The rate since the last line: states that an earlier build finished took no time in this one.
-            rate = (done - done_before) / (now - last)
-            last, done_before = now, done
-            line = tqdm.format_meter(done, total, now - start, ncols=0, unit=unit, rate=rate)
-            print(line, file=sys.stderr, flush=True)
-
-    yield write_line
 
 
 def summary(grown: Grown, path: Path) -> str:
@@ -223,16 +277,28 @@ def summary(grown: Grown, path: Path) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line: exit code 0 when done, 1 if the build fails, 2 for bad options or input."""
     options = tyro.cli(BuildOptions, args=arguments)
+    with Crew.join() as crew:
+        try:
+            return _run(options, crew)
+        except StoppedError:
+            # The process that failed has told why.
+            return 1
+
+
+def _run(options: BuildOptions, crew: Crew) -> int:
     try:
-        plan = prepare(options)
-        if options.dry_run:
-            tell_cost(plan)
-            return 0
+        with crew.together():
+            plan = prepare(options)
+            if options.dry_run:
+                tell_cost(with_rows(plan, crew), crew)
+                return 0
     except (ValueError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     try:
-        print(summary(build(plan), options.out))
+        grown = build(plan, crew)
+        if crew.first:
+            print(summary(grown, options.out))
     except torch.OutOfMemoryError:
         print(f"error: out of memory on {options.device}: give a smaller --rows", file=sys.stderr)
         return 1

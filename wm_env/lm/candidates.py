@@ -14,7 +14,7 @@ that are equally likely keep one order on every device.
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ class PoolSettings:
         beam_width: W >= Q, prefixes that the search for the top blocks keeps.
         rows: canvases in a forward pass, see `rows_at`. BLAS and GPU kernels choose their summation order by the shape
             of the batch, so a fixed shape is what makes a state's numbers independent of the states computed beside it.
+            On a CPU only a multiple of 8: what is left of a vector at a tensor's end is computed by other instructions.
         key: at most 64 bytes; it decides the draws of a sampled pool.
     """
 
@@ -71,8 +72,12 @@ class PoolSettings:
         return self.beam_width if self.pool == "top" else self.candidates
 
     def rows_at(self, step: int) -> int:
-        """Canvases in every pass of a step; the first step has one canvas a state, where later ones have `width`."""
-        return self.rows if step else -(-self.rows // self.width)
+        """Canvases in every pass of a step: in the first, which has one canvas a state, fewer than later, by eights."""
+        return self.rows if step else min(self.rows, 8 * -(-self.rows // (8 * self.width)))
+
+    def at_block(self, number: int) -> "PoolSettings":
+        """The settings of a block, 0..B-1: few prompts are equally long, so a pass of block 0 holds only one state."""
+        return self if number else replace(self, rows=min(self.rows, self.width))
 
 
 @dataclass(frozen=True)

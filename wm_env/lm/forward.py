@@ -1,4 +1,4 @@
-"""One row of hidden states a canvas, on the layers of transformers' Llama and Qwen2: nothing is computed that is not read.
+"""What the LM head needs of a canvas, and nothing else, on the layers of transformers' Llama and Qwen2.
 
 Attention looks both ways, so up to the last layer every position depends on every other and all of them are needed;
 there is no exact cache. In the last layer only one position is read: its keys and values still come from all of them,
@@ -6,8 +6,10 @@ but the query, the output projection, the MLP and the norm are those of one row.
 pass, up to the rounding of matrix products of other shapes.
 """
 
+from typing import Any
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import rotate_half
 
@@ -28,12 +30,12 @@ def hidden_at(network: PreTrainedModel, canvas: Tensor, position: int) -> Tensor
     return row[:, 0]
 
 
-def last_layer_at(layer: nn.Module, hidden: Tensor, rotation: Rotation, position: int) -> Tensor:
+def last_layer_at(layer: Any, hidden: Tensor, rotation: Rotation, position: int) -> Tensor:
     """A decoder layer's output at one position, (N, 1, d), from its input at all of them, (N, T, d)."""
-    attention, here = layer.self_attn, slice(position, position + 1)
+    attention, here, (cosine, sine) = layer.self_attn, slice(position, position + 1), rotation
     normed = layer.input_layernorm(hidden)
-    query = _rotated(_heads(attention.q_proj(normed[:, here]), attention), [table[:, here] for table in rotation])
-    key = _rotated(_heads(attention.k_proj(normed), attention), rotation)
+    query = _rotated(_heads(attention.q_proj(normed[:, here]), attention), cosine[:, here], sine[:, here])
+    key = _rotated(_heads(attention.k_proj(normed), attention), cosine, sine)
     value = _heads(attention.v_proj(normed), attention)
     attended, _ = attend_both_ways(attention, query, key, value, None, scaling=attention.scaling)
     row = hidden[:, here] + attention.o_proj(attended.flatten(2))
@@ -41,14 +43,13 @@ def last_layer_at(layer: nn.Module, hidden: Tensor, rotation: Rotation, position
     return output
 
 
-def _heads(projected: Tensor, attention: nn.Module) -> Tensor:
+def _heads(projected: Tensor, attention: Any) -> Tensor:
     """(N, T, heads * width) -> (N, heads, T, width)."""
-    return projected.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+    return projected.view(*projected.shape[:2], -1, attention.head_dim).transpose(1, 2)
 
 
-def _rotated(heads: Tensor, rotation: "Rotation | list[Tensor]") -> Tensor:
-    cosine, sine = (table[:, None] for table in rotation)
-    rotated: Tensor = heads * cosine + rotate_half(heads) * sine
+def _rotated(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    rotated: Tensor = heads * cosine[:, None] + rotate_half(heads) * sine[:, None]
     return rotated
 
 

@@ -1,7 +1,7 @@
 """Finished batches of states, kept beside the output until the tree is whole, so that a killed build can go on."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -22,27 +22,46 @@ def parts_folder(output: Path) -> Path:
     return output.with_name(output.name + ".parts")
 
 
-def open_parts(folder: Path, law: Mapping[str, Any], vocabulary: Mapping[int, bytes]) -> dict[Context, Pool]:
-    """The pools that an earlier build left in `folder`, by context; makes the folder if there is none.
+def clean_parts(folder: Path, law: Mapping[str, Any]) -> int:
+    """Delete the parts in `folder` that are damaged or of another law than `law`, and say how many; make the folder.
 
-    `law` (JSON types) is everything that the pools depend on. Parts of another law, and damaged ones,
-    are deleted: their pools are made again.
+    `law` (JSON types) is everything that the pools depend on.
 
     Raises:
-        OSError: the folder cannot be made or read.
+        OSError: the folder cannot be made or written.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    foreign = [path for path, stored in _laws(folder) if stored != law]
+    for path in foreign:
+        path.unlink()
+    return len(foreign)
+
+
+def read_parts(folder: Path, law: Mapping[str, Any], vocabulary: Mapping[int, bytes]) -> dict[Context, Pool]:
+    """The pools of all parts of `law` in `folder`, by context."""
     pools: dict[Context, Pool] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        try:
-            arrays, stored = read_tensors(path, PART_FORMAT)
-        except ValueError:
-            stored = None
+        arrays, stored = read_tensors(path, PART_FORMAT)
         if stored == law:
             pools.update(_unpack(arrays, vocabulary))
-        else:
-            path.unlink()
     return pools
+
+
+def recorded_rows(folder: Path, law: Mapping[str, Any]) -> int | None:
+    """The `rows` of parts in `folder` whose law is `law` in everything else, or None: a build goes on as it began."""
+    for _, stored in _laws(folder):
+        if stored is not None and {**stored, "rows": law["rows"]} == law:
+            return int(stored["rows"])
+    return None
+
+
+def _laws(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any] | None]]:
+    """Every part with its law, None if it is damaged."""
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            yield path, read_tensors(path, PART_FORMAT)[1]
+        except ValueError:
+            yield path, None
 
 
 def save_part(folder: Path, law: Mapping[str, Any], contexts: Sequence[Context], pools: Sequence[Pool]) -> None:

@@ -1,16 +1,20 @@
 """From prompts to a state tree: the pools of every context that a text can reach, block by block."""
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from wm_env.lm.candidates import Pool, PoolSettings, make_pools
+from wm_env.lm.cost import state_flops
+from wm_env.lm.crew import Crew
 from wm_env.lm.llada import MaskedLM
-from wm_env.lm.partial import Context, open_parts, save_part
+from wm_env.lm.partial import Context, clean_parts, read_parts, save_part
 from wm_env.lm.text import token_bytes
 from wm_env.tree import Floats, StateTree, TreeBlock, TreeMeta, check_tree, number_symbols
 
@@ -52,13 +56,17 @@ def encode_prompts(lm: MaskedLM, prompts: Sequence[str], text_length: int) -> li
     return contexts
 
 
-def pool_law(lm: MaskedLM, settings: PoolSettings, dtype: str) -> dict[str, Any]:
-    """Everything that the pool of a context depends on, as JSON types."""
+def pool_law(lm: MaskedLM, settings: PoolSettings) -> dict[str, Any]:
+    """Everything that the pool of a context depends on, as JSON types, the hardware and torch's kernels included."""
+    device = lm.banned.device
+    kind = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
     return {
         "model": lm.fingerprint,
         "tokenizer": lm.tokenizer_fingerprint,
-        "device": lm.banned.device.type,
-        "dtype": dtype,
+        "device": f"{device.type} {kind}",
+        "torch": torch.__version__,
+        "compiled": lm.compiled,
+        "dtype": str(lm.network.dtype).removeprefix("torch."),
         **{name: getattr(settings, name) for name in settings.__dataclass_fields__ if name != "key"},
         "key": sha256(settings.key).hexdigest(),
     }
@@ -73,7 +81,8 @@ def grow_tree(
     batch_size: int,
     parts: Path | None = None,
     seed: int = 0,
-    report: Callable[[int], object] = lambda states: None,
+    report: Callable[[int, float], object] = lambda states, flops: None,
+    crew: Crew | None = None,
 ) -> Grown:
     """The tree of equally likely prompts.
 
@@ -89,28 +98,43 @@ def grow_tree(
         batch_size: states of equal length that are computed together. It changes the speed, never the tree.
         parts: folder for finished batches, so that a killed build can go on; none are kept without it.
         seed: what the settings' key and the choice of prompts came from; noted in the tree.
-        report: called with the number of states finished since its last call.
+        report: called with the states that this process has finished since its last call, and their FLOPs.
+        crew: the processes that share the work; every one of them calls this function with the same arguments and
+            gets the same tree. More than one need `parts` in a folder that all of them see.
 
     Raises:
-        ValueError: prompts that are empty or too long, or what `make_pools` refuses.
+        ValueError: prompts that are empty or too long, what `make_pools` refuses, or processes that do not agree.
         OSError: `parts` cannot be written.
+        StoppedError: another process failed.
     """
+    crew = Crew() if crew is None else crew
     if blocks < 1 or batch_size < 1:
         raise ValueError("blocks and batch_size must be at least 1")
+    if crew.size > 1 and parts is None:
+        raise ValueError("several processes need a folder for their parts")
     prompt_contexts = encode_prompts(lm, prompts, blocks * settings.block_length)
-    dtype = str(next(lm.network.parameters()).dtype).removeprefix("torch.")
-    law = pool_law(lm, settings, dtype)
+    law = pool_law(lm, settings)
     vocabulary = token_bytes(lm.tokenizer)
-    known = {} if parts is None else open_parts(parts, law, vocabulary)
+    known = {} if parts is None else _open_together(parts, law, vocabulary, crew)
     contexts, tree_blocks, tree_pools = prompt_contexts, [], []
     for number in range(blocks):
-        report(sum(context in known for context in contexts))
-        for batch in batches([context for context in contexts if context not in known], batch_size):
-            made = make_pools(lm, vocabulary, np.array(batch, dtype=np.int64), settings)
+        if crew.first:
+            report(sum(context in known for context in contexts), 0.0)
+        # The longest first, so that no process is left with a long batch at the end.
+        work = list(batches([context for context in contexts if context not in known], batch_size))[::-1]
+        for piece in crew.pieces(f"block {number}", len(work)):
+            batch = work[piece]
+            made = make_pools(lm, vocabulary, np.array(batch, dtype=np.int64), settings.at_block(number))
             known.update(zip(batch, made, strict=True))
             if parts is not None:
                 save_part(parts, law, batch, made)
-            report(len(batch))
+            report(len(batch), len(batch) * state_flops(lm, len(batch[0]), settings))
+        if crew.size > 1 and parts is not None:
+            known.update(_read_together(parts, law, vocabulary, crew, f"block {number}"))
+        if missing := sum(context not in known for context in contexts):
+            raise ValueError(
+                f"{parts} lacks {missing} finished states: --out must be in a folder that all machines share"
+            )
         pools = tuple(known[context] for context in contexts)
         tree_pools.append(pools)
         tree_blocks.append(_tree_block(pools, settings, last=number == blocks - 1))
@@ -135,12 +159,42 @@ def grow_tree(
             context_length=max(map(len, prompt_contexts)) + (blocks - 1) * settings.block_length,
             banned=int(lm.banned.sum()),
             seed=seed,
-            dtype=dtype,
+            dtype=str(law["dtype"]),
             rows=settings.rows,
         ),
     )
     check_tree(tree)
     return Grown(tree, tuple(tree_pools))
+
+
+def _open_together(
+    parts: Path, law: Mapping[str, Any], vocabulary: Mapping[int, bytes], crew: Crew
+) -> dict[Context, Pool]:
+    """What an earlier build left, the same in all processes.
+
+    Raises:
+        ValueError: this process computes another law than the first one.
+    """
+    first = json.loads(crew.agree("law", json.dumps(law)))
+    for name, value in law.items():
+        if first[name] != value:
+            raise ValueError(
+                f"process {crew.rank} has {name} {value!r}, process 0 has {first[name]!r}: one tree needs machines of "
+                "one kind"
+            )
+    if crew.first:
+        clean_parts(parts, law)
+    return _read_together(parts, law, vocabulary, crew, "start")
+
+
+def _read_together(
+    parts: Path, law: Mapping[str, Any], vocabulary: Mapping[int, bytes], crew: Crew, when: str
+) -> dict[Context, Pool]:
+    """All parts, read by all processes after the last one was written and before the next one is."""
+    crew.meet(f"{when}: all written")
+    pools = read_parts(parts, law, vocabulary)
+    crew.meet(f"{when}: all read")
+    return pools
 
 
 def batches(contexts: Sequence[Context], size: int) -> Iterator[list[Context]]:
