@@ -1,45 +1,55 @@
 """Messages in texts of the embedded model: are they found, what do they cost, is the law the model's?
 
     python benchmarks/embedding.py round-trips --count 1000
-    python benchmarks/embedding.py efficiency --count 40
+    python benchmarks/embedding.py efficiency --count 40 --size 16
     python benchmarks/embedding.py law --count 10000
     python benchmarks/embedding.py wrong-keys --count 10000
     python benchmarks/embedding.py plain-texts --count 10000
     python benchmarks/embedding.py edits --count 50
     python benchmarks/embedding.py blocks --count 20
 
-Every command prints its figures with the counts that they were measured on, and after interim counts too. Times are
-processor times of this process, so that they mean something on a busy machine; use one thread.
+Each prints its figures with the counts that they were measured on. With `--processes P` the items are spread over P
+processes, each with one thread. On a CPU, times are processor times, so that they mean something on a busy machine.
 """
 
 import math
-import time
-from collections import Counter, defaultdict
+import string
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 import tyro
+from metering import measure
 from scipy.stats import chisquare
+from sharing import Share, Tally, add, run_shares
 
 from polar import stream
 from polar.arithmetic import NoMessageError, Receiver, Sender
 from polar.block import make_code
 from polar.channel import Channel, Settings, open_channel
-from polar.decoding import decode, decode_many
-from polar.embedding import Embedded, Limits, UnfitTextError, embed, embed_many
+from polar.decoding import decode
+from polar.embedding import Embedded, Limits, UnfitTextError, embed_with_retries
 from polar.framing import Message
-from polar.secrets import Key, KeyStream, MessageKeys, new_key
-from polar.sources import QuantisedLaw, drive, open_vocabulary, quantise
+from polar.secrets import KEY_BYTES, Key, MessageKeys
+from polar.sources import QuantisedLaw, drive, open_vocabulary
 from polar.stream import Tokens
-from polar.vocabulary import Vocabulary
 from wm_env.lm.llada import load_lm
 from wm_env.lm.prompts import read_prompts
 
 BRIEF = Limits(ending="none")
+
+ATTEMPTS = 4
+"""Nonces that are tried when a text cannot be sent."""
+
+KEYS_PER_TEXT = 100
+"""Wrong keys that are tried on one text."""
+
+LETTERS = string.ascii_letters + string.digits + string.punctuation + " \n"
+"""Characters that an edit can put in."""
 
 
 @dataclass(frozen=True)
@@ -55,35 +65,37 @@ class Options:
     model: str = "mini"
     """"mini", a folder with a LLaDA checkpoint, or a hub id."""
     device: str = "cpu"
-    """Where the model runs."""
+    """Where the model runs; cuda spreads the processes over all GPUs."""
+    processes: int = 1
+    """Processes that share the work."""
     temperature: float = 1.0
     """tau."""
-    rows: int = 8
-    """Canvases in a forward pass, where texts are made side by side."""
-    batch: int = 40
-    """Texts that are made side by side."""
     size: int = 4
     """Bytes of a message, where all have the same size."""
+    letters: int = 4
+    """Different characters that edits put in at every place, at most 96."""
     words: int | None = None
     """Use only so many first words of the prompts: shorter canvases, less time."""
     minutes: float = 60.0
     """Stop early after so long."""
     seed: int = 0
-    """Chooses messages and prompts."""
+    """Chooses messages, keys and prompts."""
 
 
 class Bench:
-    """A model with prompts, and a clock."""
+    """A model with prompts."""
 
-    def __init__(self, options: Options) -> None:
-        torch.set_num_threads(1)
+    def __init__(self, options: Options, device: str) -> None:
         self.options = options
-        self.lm = load_lm(options.model, device=options.device)
+        self.lm = load_lm(options.model, device=device)
         self.vocabulary = open_vocabulary(self.lm)
         self.prompts = [" ".join(prompt.split(" ")[: options.words]) for prompt in read_prompts("shipped")]
-        self.rng = np.random.default_rng(options.seed)
-        self.order = self.rng.permutation(len(self.prompts))
-        self.end = time.monotonic() + 60 * options.minutes
+        self.order = np.random.default_rng(options.seed).permutation(len(self.prompts))
+        self.marked = lru_cache(maxsize=1)(self._marked)
+
+    def rng(self, number: int) -> np.random.Generator:
+        """The random draws of one item."""
+        return np.random.default_rng([self.options.seed, number])
 
     def channel(self, number: int, **settings: Any) -> Channel:
         """A channel behind one of the shipped prompts, taken in random order."""
@@ -91,293 +103,253 @@ class Bench:
         settings.setdefault("temperature", self.options.temperature)
         return open_channel(self.lm, prompt, Settings(**settings), self.vocabulary)
 
-    @property
-    def late(self) -> bool:
-        """Whether it is time to stop."""
-        return time.monotonic() > self.end
-
-
-def round_trips(bench: Bench) -> None:
-    """Random messages of 1 to 64 bytes: embed, decode from the text with the model, compare."""
-    options, key = bench.options, new_key()
-    seen: Counter[str] = Counter()
-    bits = tokens = done = 0
-    while done < options.count and not bench.late:
-        numbers = range(done, min(done + options.batch, options.count))
-        messages = {n: bench.rng.bytes(int(bench.rng.integers(1, 65))) for n in numbers}
-        channels = {n: bench.channel(n, rows=options.rows) for n in numbers}
-        sent = embed_many([(channels[n], messages[n], key, n) for n in numbers], BRIEF)
-        texts = {n: text for n, text in zip(numbers, sent, strict=True) if isinstance(text, Embedded)}
-        seen.update(str(failure) for failure in sent if not isinstance(failure, Embedded))
-        found = decode_many([(channels[n], text.text.encode(), key, n) for n, text in texts.items()])
-        seen.update("exact" if f.message == messages[n] else "WRONG" for n, f in zip(texts, found, strict=True))
-        bits += sum(text.frame_bits for text in texts.values())
-        tokens += sum(text.coded_tokens for text in texts.values())
-        done += len(numbers)
-        print(f"{done} messages: {dict(seen)}; {bits} frame bits in {tokens} tokens", flush=True)
-
-
-class Meter:
-    """The stream of token ends, which adds up the entropy of what it decides, in bits."""
-
-    def __init__(self, draws: KeyStream) -> None:
-        self.draws = draws
-        self.bits = 0.0
-
-    def below(self, bound: int) -> "_Metered":
-        """A draw that is compared with a limit."""
-        return _Metered(self, bound)
+    def _marked(self, number: int) -> tuple[Embedded, Key, bytes, "Reading"]:
+        """A text with a random message, its key and message, and how to read it with laws that are remembered."""
+        rng, channel = np.random.default_rng([self.options.seed, number, 1]), self.channel(number)
+        message, key = rng.bytes(self.options.size), draw_key(rng)
+        sent = embed_with_retries(channel, message, key, range(ATTEMPTS), BRIEF)
+        return sent, key, message, Reading(channel, lru_cache(maxsize=4096)(channel.source.law))
 
 
 @dataclass(frozen=True)
-class _Metered:
-    meter: Meter
-    bound: int
+class Reading:
+    """Reads texts on a channel, with laws that may be remembered from other texts."""
 
-    def __lt__(self, limit: int) -> bool:
-        shares = limit / self.bound, 1 - limit / self.bound
-        self.meter.bits -= sum(share * math.log2(share) for share in shares if share > 0)
-        return self.meter.draws.below(self.bound) < limit
+    channel: Channel
+    law: Callable[[Tokens], QuantisedLaw]
 
-
-@dataclass(frozen=True)
-class _MeteredKeys:
-    keys: MessageKeys
-    meter: Meter
-
-    def stream(self, label: str) -> Any:
-        """The metered stream for token ends, else the plain one."""
-        return self.meter if label == "token ends" else self.keys.stream(label)
-
-
-def efficiency(bench: Bench) -> None:
-    """Where the model's entropy and the time go in the scheme stream, for messages of 128 and 512 bits."""
-    for size in (16, 64):
-        totals: defaultdict[str, float] = defaultdict(float)
-        for number in range(bench.options.count):
-            if bench.late:
-                break
-            channel = bench.channel(number)
-            keys = MessageKeys(new_key(), number, "stream")
-            sender = Sender(bench.rng.bytes(size), keys, 10**6, 10**6)
-            totals["payload"] += 8 * size
-            for name, value in _measure(channel, keys, sender).items():
-                totals[name] += value
-        tokens, entropy = totals["tokens"], totals["entropy"]
-        # The expected entropy of a text up to a stop is its expected surprisal, which varies much less.
-        print(
-            f"{size} bytes, {totals['texts']:.0f} texts, {tokens:.0f} tokens: "
-            f"entropy {entropy / tokens:.3f} bits per token, frame {totals['frame'] / tokens:.3f}, "
-            f"payload {totals['payload'] / tokens:.3f}; frame over entropy {totals['frame'] / entropy:.1%}, "
-            f"over surprisal {totals['frame'] / totals['surprisal']:.1%}, "
-            f"payload over surprisal {totals['payload'] / totals['surprisal']:.1%}; "
-            f"decided by shared randomness {totals['shared'] / entropy:.1%} of the entropy\n"
-            f"  {totals['calls'] / tokens:.2f} forward passes per token of "
-            f"{1e3 * totals['model'] / totals['calls']:.2f} ms, "
-            f"coding {1e3 * totals['coding'] / tokens:.2f} ms per token; "
-            f"plain sampling: 1 pass and {1e3 * totals['plain'] / tokens:.2f} ms per token",
-            flush=True,
-        )
-
-
-def _measure(channel: Channel, keys: MessageKeys, sender: Sender) -> dict[str, float]:
-    meter = Meter(keys.stream("token ends"))
-    entropies: dict[Tokens, float] = {}
-    laws: dict[Tokens, QuantisedLaw] = {}
-    spent: defaultdict[str, float] = defaultdict(float)
-
-    def law(tokens: Tokens) -> QuantisedLaw:
-        begin = time.process_time()
-        canvas, position = channel.source.canvas(tokens)
-        log2_probs = channel.source.lm.log2_probs(torch.tensor([canvas]), position, channel.source.temperature)
-        scores = log2_probs[0].cpu().numpy()[channel.source.vocabulary.ids]
-        middle = time.process_time()
-        answer = quantise(scores)
-        spent["model"] += middle - begin
-        end = time.process_time()
-        probs = np.exp2(scores)
-        np.searchsorted(np.cumsum(probs), 0.5)
-        spent["plain call"] += time.process_time() - end
-        laws[tokens] = answer
-        entropies[tokens] = -float((probs * np.maximum(scores, -1e4)).sum())
-        spent["outside"] += time.process_time() - end
-        return answer
-
-    begin = time.process_time()
-    vocabulary = channel.source.vocabulary
-    tokens, node = drive(stream.walk(vocabulary, _MeteredKeys(keys, meter), sender), law)  # type: ignore[arg-type]
-    spent["all"] = time.process_time() - begin
-    tokens += (stream.finish_token(vocabulary, laws[tokens], node, keys.stream("tail")),)
-    steps = len(tokens)
-    return {
-        "texts": 1.0,
-        "tokens": steps,
-        "surprisal": sum(_surprisal(laws[tokens[:place]], vocabulary, tokens[place]) for place in range(steps)),
-        "entropy": sum(entropies[tokens[:place]] for place in range(steps)),
-        "frame": sender.frame.length,
-        "shared": meter.bits,
-        "calls": len(entropies),
-        "model": spent["model"],
-        "coding": spent["all"] - spent["model"] - spent["outside"],
-        "plain": spent["plain call"] * steps / len(entropies),
-    }
-
-
-def _surprisal(law: QuantisedLaw, vocabulary: Vocabulary, token: int) -> float:
-    rank = vocabulary.ids.tolist().index(token)
-    return -math.log2(int(law.cumulative[rank + 1] - law.cumulative[rank]) / int(law.cumulative[-1]))
-
-
-def law(bench: Bench) -> None:
-    """Chi-square of the first two tokens of texts with random keys, one prompt, against the model."""
-    source = bench.channel(0).source
-    answer = lru_cache(maxsize=None)(source.law)
-    first = np.diff(answer(()).cumulative) / answer(()).cumulative[-1]
-    counts: Counter[Tokens] = Counter()
-    for _ in range(bench.options.count):
-        keys = MessageKeys(new_key(), 0, "stream")
-        steps = stream.walk(source.vocabulary, keys, Sender(b"one message", keys, 10**6, 10**6))
-        question = next(steps)
-        # A question of n tokens may look ahead of n - 1 that are settled.
-        while len(question) < 3:
-            question = steps.send(answer(question))
-        counts[question[:2]] += 1
-        if bench.late:
-            break
-    done = counts.total()
-    rank = {int(token): place for place, token in enumerate(source.vocabulary.ids)}
-    observed = np.zeros(len(first))
-    for tokens, number in counts.items():
-        observed[rank[tokens[0]]] += number
-    print(f"{done} texts, first token: {_chi_square(observed, first, done)}")
-    heavy = int(source.vocabulary.ids[first.argmax()])
-    second = np.diff(answer((heavy,)).cumulative) / answer((heavy,)).cumulative[-1]
-    observed = np.zeros(len(second))
-    for tokens, number in counts.items():
-        if tokens[0] == heavy:
-            observed[rank[tokens[1]]] += number
-    print(f"second token after the likeliest first: {_chi_square(observed, second, int(observed.sum()))}")
-
-
-def _chi_square(observed: Any, law: Any, count: int) -> str:
-    common = law * count >= 5
-    wanted = np.append(law[common], law[~common].sum()) * count
-    seen = np.append(observed[common], observed[~common].sum())
-    result = chisquare(seen, wanted)
-    return f"chi-square {result.statistic:.1f} on {len(wanted) - 1} degrees of freedom, p = {result.pvalue:.3f}"
-
-
-def wrong_keys(bench: Bench) -> None:
-    """One marked text and keys that did not make it."""
-    channel = bench.channel(0)
-    sent = embed(channel, b"user 4711", new_key(), 0)
-    remembered = lru_cache(maxsize=4096)(channel.source.law)
-    _count_alarms(bench, lambda number: _message(channel, remembered, sent.text.encode(), new_key(), 0), "wrong keys")
-
-
-def plain_texts(bench: Bench) -> None:
-    """Human text and a key: every news opening from every tenth character on, behind every prompt in turn."""
-
-    def read(number: int) -> Message | None:
-        prompt, start = divmod(number, 20)
-        text = bench.prompts[prompt % len(bench.prompts)][10 * start :]
-        channel = bench.channel(prompt // len(bench.prompts) + prompt)
-        return _message(channel, channel.source.law, text.encode(), new_key(), 0)
-
-    _count_alarms(bench, read, "plain texts")
-
-
-def _message(
-    channel: Channel, law: Callable[[Tokens], QuantisedLaw], text: bytes, key: Key, nonce: int
-) -> Message | None:
-    """What the receiver finds with laws that may be remembered from other texts."""
-    keys = MessageKeys(key, nonce, "stream")
-    receiver = Receiver(text, keys)
-    try:
-        drive(stream.walk(channel.source.vocabulary, keys, receiver), law)
-    except NoMessageError:
-        return None
-    return receiver.message
-
-
-def _count_alarms(bench: Bench, read: Callable[[int], Message | None], name: str) -> None:
-    alarms = done = 0
-    while done < bench.options.count and not bench.late:
-        alarms += read(done) is not None
-        done += 1
-        if done % 500 == 0:
-            print(f"{done} {name}: {alarms} false messages", flush=True)
-    print(f"{done} {name}: {alarms} false messages")
-
-
-def edits(bench: Bench) -> None:
-    """Every character of a text replaced, deleted, and doubled: the exact message or none."""
-    key = new_key()
-    seen: Counter[str] = Counter()
-    texts = 0
-    while texts < bench.options.count and not bench.late:
-        channel = bench.channel(texts)
-        message = bench.rng.bytes(bench.options.size)
+    def message(self, text: str, key: Key, nonce: int) -> Message | None:
+        """What the receiver finds."""
+        keys = MessageKeys(key, nonce, "stream")
+        receiver = Receiver(text.encode(), keys)
         try:
-            text = embed(channel, message, key, texts, BRIEF).text
-        except UnfitTextError:
-            continue
-        remembered = lru_cache(maxsize=4096)(channel.source.law)
-        for place, letter in enumerate(text):
-            for new in ("a" if letter == "e" else "e", "", 2 * letter):
-                edited = text[:place] + new + text[place + 1 :]
-                seen[_verdict(_message(channel, remembered, edited.encode(), key, texts), message)] += 1
-        texts += 1
-        print(f"{texts} texts, {seen.total()} edits: {dict(seen)}", flush=True)
+            drive(stream.walk(self.channel.source.vocabulary, keys, receiver), self.law)
+        except NoMessageError:
+            return None
+        return receiver.message
 
 
-def _verdict(found: Message | None, message: bytes) -> str:
+def draw_key(rng: np.random.Generator) -> Key:
+    """A key for measurements; `polar.secrets.new_key` makes real ones."""
+    return Key(rng.bytes(KEY_BYTES))
+
+
+def verdict(found: Message | None, message: bytes) -> str:
+    """Whether what was found is the message."""
     if found is None:
         return "no message"
     return "exact" if found == message else "WRONG"
 
 
-def blocks(bench: Bench) -> None:
-    """The scheme block at Q = 64: bits per block against log2 Q, round trips, time."""
-    key = new_key()
-    seen: Counter[str] = Counter()
-    bits = blocks_made = dropped = 0
-    begin = time.process_time()
-    for number in range(bench.options.count):
-        if bench.late:
-            break
-        channel = bench.channel(number, scheme="block")
-        message = bench.rng.bytes(bench.options.size)
-        try:
-            sent = embed(channel, message, key, number, BRIEF)
-        except UnfitTextError as error:
-            seen[str(error)] += 1
-            continue
-        bits += sum(make_code(pool, 0.0).bits for pool in sent.law.pools.values())
-        blocks_made += len(sent.law.pools)
-        dropped += sum(pool.dropped for pool in sent.law.pools.values())  # type: ignore[attr-defined]
-        seen[_verdict(decode(channel, sent.text.encode(), key, [number]).message, message)] += 1
-        length, most = channel.settings.block_length, math.log2(channel.settings.candidates)
-        print(
-            f"{number + 1} texts: {dict(seen)}; {bits / blocks_made:.3f} bits per block "
-            f"({bits / blocks_made / most:.1%} of log2 Q, {bits / blocks_made / length:.3f} bits per token), "
-            f"draws that were no text {dropped / blocks_made / channel.settings.candidates:.2e}; "
-            f"{(time.process_time() - begin) / blocks_made:.2f} s per block, decoding included",
-            flush=True,
-        )
+def round_trip(bench: Bench, number: int) -> Tally:
+    """A random message of 1 to 64 bytes: embed, decode from the text with the model, compare."""
+    rng, channel = bench.rng(number), bench.channel(number)
+    message, key = rng.bytes(int(rng.integers(1, 65))), draw_key(rng)
+    sent = embed_with_retries(channel, message, key, range(ATTEMPTS), BRIEF)
+    found = decode(channel, sent.text.encode(), key, [sent.nonce])
+    return {
+        verdict(found.message, message): 1,
+        "bytes": len(message),
+        "frame": sent.frame_bits,
+        "tokens": sent.coded_tokens,
+        "rejected": sent.rejected,
+    }
+
+
+def report_round_trips(bench: Bench, tally: Tally) -> str:
+    """Counts, and bits per token."""
+    return (
+        f"{outcomes(tally)}; {tally['bytes']} bytes, {tally['frame']} bits with the frame in {tally['tokens']} tokens "
+        f"({tally['frame'] / tally['tokens']:.2f} bits per token); {tally['rejected']} nonces gave no text"
+    )
+
+
+def outcomes(tally: Tally) -> str:
+    """How often there was which verdict."""
+    counts = {name: tally.get(name, 0) for name in ("exact", "no message", "WRONG")}
+    return f"{sum(counts.values())} texts read: " + ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def efficiency(bench: Bench, number: int) -> Tally:
+    """A random message of `size` bytes in the scheme stream; see `metering.measure`."""
+    rng = bench.rng(number)
+    keys = MessageKeys(draw_key(rng), 0, "stream")
+    return measure(bench.channel(number), keys, Sender(rng.bytes(bench.options.size), keys, 10**6, 10**6))
+
+
+def report_efficiency(bench: Bench, tally: Tally) -> str:
+    """Where bits and time went."""
+    parts = ("frame", "overshoot", "rest", "shared")
+    spent, tokens, passes = sum(tally[part] for part in parts), tally["tokens"], tally["passes"]
+    payload = 8 * bench.options.size * tally["texts"]
+    shares = ", ".join(f"{part} {tally[part] / spent:.2%}" for part in parts)
+    a_pass, coding, sampling = (
+        1e3 * tally["model_seconds"] / passes,
+        1e3 * tally["coding_seconds"] / tokens,
+        1e3 * tally["plain_seconds"] / passes,
+    )
+    return (
+        f"{tally['texts']} messages of {bench.options.size} bytes in {tokens} tokens; bits per token: "
+        f"entropy {tally['entropy'] / tokens:.3f}, surprisal {tally['surprisal'] / tokens:.3f}, "
+        f"frame {tally['frame'] / tokens:.3f}, payload {payload / tokens:.3f}\n"
+        f"of {spent / tally['texts']:.1f} bits per text: {shares}; payload {payload / spent:.2%}; "
+        f"frame over all until it is in {tally['frame'] / (spent - tally['rest']):.2%}\n"
+        f"{passes / tokens:.3f} passes per token, of {a_pass:.2f} ms; coding {coding:.2f} ms per token, plain "
+        f"sampling {sampling:.2f} ms: beyond passes {(coding - sampling) / (a_pass + sampling):.1%} slower than that"
+    )
+
+
+def law(bench: Bench, number: int) -> Tally:
+    """The first two tokens of a text behind one prompt with a random key."""
+    reading = bench.marked(0)[-1]
+    keys = MessageKeys(draw_key(bench.rng(number)), 0, "stream")
+    steps = stream.walk(bench.vocabulary, keys, Sender(b"one message", keys, 10**6, 10**6))
+    question = next(steps)
+    # A question of n tokens may look ahead of n - 1 that are settled.
+    while len(question) < 3:
+        question = steps.send(reading.law(question))
+    return {question[:2]: 1}
+
+
+def report_law(bench: Bench, tally: Tally) -> str:
+    """Chi-square of the first token, and of the second one after the likeliest first one, against the model."""
+    source = bench.channel(0).source
+    ids = source.vocabulary.ids.tolist()
+    first = np.diff(source.law(()).cumulative) / source.law(()).cumulative[-1]
+    heavy = ids[first.argmax()]
+    after = source.law((heavy,))
+    second = np.diff(after.cumulative) / after.cumulative[-1]
+    firsts, seconds = Counter[int](), Counter[int]()
+    for tokens, number in tally.items():
+        firsts[tokens[0]] += int(number)
+        seconds[tokens[1]] += int(number) * (tokens[0] == heavy)
+    return "\n".join(
+        f"{name} token of {counts.total()} texts: {chi_square(np.array([counts[token] for token in ids]), probs)}"
+        for name, counts, probs in (("first", firsts, first), ("second", seconds, second))
+    )
+
+
+def chi_square(observed: Any, probs: Any) -> str:
+    """Of counts against a law; outcomes that are expected fewer than 5 times count as one."""
+    count = observed.sum()
+    common = probs * count >= 5
+    wanted = np.append(probs[common], probs[~common].sum()) * count
+    seen = np.append(observed[common], observed[~common].sum())
+    result = chisquare(seen, wanted)
+    return f"chi-square {result.statistic:.1f} on {len(wanted) - 1} degrees of freedom, p = {result.pvalue:.3f}"
+
+
+def wrong_key(bench: Bench, number: int) -> Tally:
+    """A marked text and a key that did not make it."""
+    sent, _, _, reading = bench.marked(number // KEYS_PER_TEXT)
+    return {"read": 1, "alarms": reading.message(sent.text, draw_key(bench.rng(number)), sent.nonce) is not None}
+
+
+def plain_text(bench: Bench, number: int) -> Tally:
+    """Human text and a key: every news opening from every tenth character on, behind every prompt in turn."""
+    prompt, start = divmod(number, 20)
+    text = bench.prompts[prompt % len(bench.prompts)][10 * start :]
+    channel = bench.channel(prompt // len(bench.prompts) + prompt)
+    found = Reading(channel, channel.source.law).message(text, draw_key(bench.rng(number)), 0)
+    return {"read": 1, "alarms": found is not None}
+
+
+def report_alarms(bench: Bench, tally: Tally) -> str:
+    """How often there was a message where none is."""
+    return f"{tally['read']} {bench.options.what.replace('-', ' ')}: {tally['alarms']} false messages"
+
+
+def edits(bench: Bench, number: int) -> Tally:
+    """Every character of a text left out or replaced, and others put in everywhere: the exact message or none."""
+    (sent, key, message, reading), rng = bench.marked(number), bench.rng(number)
+    text, tally = sent.text, Tally()
+    add(tally, {"texts": 1})
+    for place in range(len(text) + 1):
+        letters = rng.permutation(list(LETTERS))[: bench.options.letters]
+        before, here, after = text[:place], text[place : place + 1], text[place + 1 :]
+        edited = {before + letter + here + after for letter in letters} | {before + after}
+        edited |= {before + letter + after for letter in letters if here}
+        for other in sorted(edited - {text}):
+            add(tally, {verdict(reading.message(other, key, sent.nonce), message): 1})
+    return tally
+
+
+def report_edits(bench: Bench, tally: Tally) -> str:
+    """Counts."""
+    return f"{tally['texts']} texts; {outcomes(tally)}"
+
+
+def blocks(bench: Bench, number: int) -> Tally:
+    """A message in the scheme block at Q = 64: bits per block, and whether it comes back."""
+    rng, channel = bench.rng(number), bench.channel(number, scheme="block")
+    message, key = rng.bytes(bench.options.size), draw_key(rng)
+    try:
+        sent = embed_with_retries(channel, message, key, range(ATTEMPTS), BRIEF)
+    except UnfitTextError:
+        return {"unfit": 1}
+    found = decode(channel, sent.text.encode(), key, [sent.nonce])
+    pools = sent.law.pools.values()
+    return {
+        verdict(found.message, message): 1,
+        "blocks": len(pools),
+        "bits": sum(make_code(pool, 0.0).bits for pool in pools),
+        "dropped": sum(pool.dropped for pool in pools),  # type: ignore[attr-defined]
+        "rejected": sent.rejected,
+    }
+
+
+def report_blocks(bench: Bench, tally: Tally) -> str:
+    """Counts, and bits per block against log2 Q."""
+    settings = Settings(scheme="block")
+    bits = tally["bits"] / tally["blocks"]
+    return (
+        f"{outcomes(tally)}; {bits:.3f} bits per block of {tally['blocks']} "
+        f"({bits / math.log2(settings.candidates):.1%} of log2 Q, {bits / settings.block_length:.3f} bits per token); "
+        f"draws that were no text {tally['dropped'] / tally['blocks'] / settings.candidates:.2e}; "
+        f"{tally['rejected']} nonces gave no text"
+    )
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is done for each item, and how the sum of the tallies reads."""
+
+    item: Callable[[Bench, int], Tally]
+    report: Callable[[Bench, Tally], str]
 
 
 MEASUREMENTS = {
-    "round-trips": round_trips,
-    "efficiency": efficiency,
-    "law": law,
-    "wrong-keys": wrong_keys,
-    "plain-texts": plain_texts,
-    "edits": edits,
-    "blocks": blocks,
+    "round-trips": Measurement(round_trip, report_round_trips),
+    "efficiency": Measurement(efficiency, report_efficiency),
+    "law": Measurement(law, report_law),
+    "wrong-keys": Measurement(wrong_key, report_alarms),
+    "plain-texts": Measurement(plain_text, report_alarms),
+    "edits": Measurement(edits, report_edits),
+    "blocks": Measurement(blocks, report_blocks),
 }
 
 
-if __name__ == "__main__":
+def open_bench(options: Options, index: int) -> Bench:
+    """The model of process `index`, on one thread, on a GPU of its turn."""
+    torch.set_num_threads(1)
+    device = f"cuda:{index % torch.cuda.device_count()}" if options.device == "cuda" else options.device
+    return Bench(options, device)
+
+
+def work(options: Options, share: Share) -> Tally:
+    """Measure the items of one share."""
+    bench, total = open_bench(options, share.index), Tally()
+    for number in share.numbers():
+        add(total, MEASUREMENTS[options.what].item(bench, number))
+    return total
+
+
+def main() -> None:
+    """Measure and print."""
     options = tyro.cli(Options, description=__doc__)
-    MEASUREMENTS[options.what](Bench(options))
+    tally = run_shares(partial(work, options), options.count, options.processes, options.minutes)
+    print(MEASUREMENTS[options.what].report(open_bench(options, 0), tally), flush=True)
+
+
+if __name__ == "__main__":
+    main()

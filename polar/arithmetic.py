@@ -13,7 +13,6 @@ at most 2^-l there is one. That is also the stop rule. It depends on the choices
 the model's own sample, stopped as soon as it has surprised the model by l bits.
 """
 
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -93,9 +92,6 @@ class Side(Protocol):
     def note_tokens(self, count: int) -> None:
         """Tell how many tokens are behind."""
 
-    def note_match(self, log2_chance: float) -> None:
-        """Tell how likely it was that a key independent of the text allows what is put next: log2 of it, at most."""
-
 
 class Sender:
     """Follows the point Z of a message.
@@ -151,9 +147,6 @@ class Sender:
         if count >= self._most_tokens:
             raise MessageTooLongError(count, bits, self.frame.length)
 
-    def note_match(self, log2_chance: float) -> None:
-        """Nothing to do: evidence is for receivers."""
-
 
 class MessageTooLongError(ValueError):
     """The text may not be as long as the message needs."""
@@ -177,7 +170,8 @@ class Receiver:
         interval: where Z must be, from the choices that the text shows.
         message: the message, once it is found.
         attempts: number of check values compared so far.
-        log2_chance: log2 of a bound on the probability that a key independent of the text fits this far.
+        log2_evidence: log2 of the largest product of evidence so far, at least 0. A key independent of the text gets to
+            e or more with probability at most 1/e: the product is a supermartingale (Ville's inequality).
         text: the received bytes.
         position: how many of them were read.
     """
@@ -186,12 +180,13 @@ class Receiver:
         self.interval = Interval()
         self.message: Message | None = None
         self.attempts = 0
-        self.log2_chance = 0.0
+        self.log2_evidence = 0.0
         self.text = text
         self.position = 0
         self._check = keys.check
         self._pad = keys.stream("pad")
         self._refuted: set[BitString] = set()
+        self._log2_product = 0.0
 
     @property
     def done(self) -> bool:
@@ -227,10 +222,12 @@ class Receiver:
     def note_tokens(self, count: int) -> None:
         """Nothing to do: the text has an end."""
 
-    def note_match(self, log2_chance: float) -> None:
-        """As in `Side`; the chance is multiplied by the number of lengths that a match might have had."""
-        lengths = max(1, len(self.text) - self.position)
-        self.log2_chance += min(0.0, log2_chance + math.log2(lengths))
+    def note_evidence(self, log2_evidence: float) -> None:
+        """Multiply by evidence for the key: log2 of a number whose mean over keys independent of the text is at most 1,
+        whatever was read before, counting 0 where the text does not fit the key.
+        """
+        self._log2_product += log2_evidence
+        self.log2_evidence = max(self.log2_evidence, self._log2_product)
 
     def _look_for_frame(self) -> None:
         """Open the frames that may be complete; see whether any may still become so."""

@@ -14,8 +14,7 @@ variation of the pool's law.
 reader of the text, so they are one group: the message chooses among groups, keyed randomness the member.
 """
 
-import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -72,11 +71,12 @@ Walk = Generator[Tokens, CandidatePool, Tokens]
 """Asks for the pool after some tokens, gets it, and returns the tokens in the end."""
 
 
-def walk(keys: MessageKeys, side: Side, tv_budget: float, draws: int) -> Walk:
-    """Embed or read a message, block by block, until `side` is done.
+Watch = Callable[[CandidatePool, int], None]
+"""(pool, candidate): what the text goes on with."""
 
-    `draws` is Q for a sampled pool, where a text that matches its keyed draws is evidence of the key, and 0 for a top
-    pool, which is public.
+
+def walk(keys: MessageKeys, side: Side, tv_budget: float, watch: Watch | None = None) -> Walk:
+    """Embed or read a message, block by block, until `side` is done; `watch` is told every pool and its choice.
 
     Raises:
         MessageTooLongError, NoEntropyError: from the sender.
@@ -90,9 +90,9 @@ def walk(keys: MessageKeys, side: Side, tv_budget: float, draws: int) -> Walk:
         word = side.choose([1] * (1 << code.bits), _reader(pool, code))
         chosen = [x for group, bits in zip(code.groups, code.word, strict=True) if bits == word for x in group]
         candidate = _draw(pool.cover, chosen, members)
-        if draws:
-            side.note_match(float(pool.log2_prob[candidate]) + math.log2(draws))
         side.put(pool.text[candidate])
+        if watch is not None:
+            watch(pool, candidate)
         tokens += tuple(int(token) for token in pool.tokens[candidate])
         side.note_tokens(len(tokens))
     return tokens

@@ -6,7 +6,9 @@ from functools import lru_cache, partial
 
 from polar import block, stream
 from polar.arithmetic import NoMessageError, Receiver
+from polar.block import CandidatePool
 from polar.channel import Channel, Settings, pool_source
+from polar.evidence import log2_evidence
 from polar.framing import CHECK_BITS, Message
 from polar.records import TextLaw, recorded_law, recorded_pool
 from polar.secrets import Key, MessageKeys
@@ -20,7 +22,8 @@ class Decoded:
     Attributes:
         message: the message, None if there is none.
         nonce: its nonce, None if there is no message.
-        p_value: probability that a text made without the key looks at least as much like one with a message.
+        p_value: bound on the probability that a text made without the key looks at least as much like one made with
+            it, in [0, 1]. Valid for whatever texts, and conservative: at most a share x of them gets x or less.
         reason: why there is no message, empty if there is one.
     """
 
@@ -41,10 +44,17 @@ def decode(channel: Channel, text: bytes, key: Key, nonces: Iterable[int]) -> De
         if channel.settings.scheme == "stream":
             drive(stream.walk(channel.source.vocabulary, keys, receiver), law)
         else:
-            settings = channel.settings
-            drive(block.walk(keys, receiver, settings.code_budget, settings.draws), pool_source(channel, keys).pool)
+            walk = block.walk(keys, receiver, channel.settings.code_budget, partial(_weigh, channel, receiver))
+            drive(walk, pool_source(channel, keys).pool)
 
     return _search(read, _forms(text, channel.prompt), key, channel.settings.scheme, nonces)
+
+
+def _weigh(channel: Channel, receiver: Receiver, pool: CandidatePool, candidate: int) -> None:
+    """Tell the receiver what its last block says for the key. A top pool is public, so it says nothing."""
+    if draws := channel.settings.draws:
+        block_text = receiver.text[receiver.position - len(pool.text[candidate]) :]
+        receiver.note_evidence(log2_evidence(channel.source.vocabulary, pool, candidate, draws, block_text))
 
 
 def decode_many(jobs: Sequence[tuple[Channel, bytes, Key, int]]) -> list[Decoded]:
@@ -67,7 +77,7 @@ def decode_many(jobs: Sequence[tuple[Channel, bytes, Key, int]]) -> list[Decoded
 def decode_with_law(text: bytes, key: Key, law: TextLaw, prompt: bytes = b"") -> Decoded:
     """Read a text without a model, with the law that `embed` recorded for it.
 
-    `prompt` is only needed to recognise it in front of the text.
+    `prompt` is only needed to recognise it in front of the text. The p-value knows no evidence but a message.
     """
     settings = Settings(**law.about["settings"])
 
@@ -75,7 +85,7 @@ def decode_with_law(text: bytes, key: Key, law: TextLaw, prompt: bytes = b"") ->
         if law.vocabulary is not None:
             drive(stream.walk(law.vocabulary, keys, receiver), partial(recorded_law, law.laws))
         else:
-            walk = block.walk(keys, receiver, settings.code_budget, settings.draws)
+            walk = block.walk(keys, receiver, settings.code_budget)
             drive(walk, partial(recorded_pool, law.pools))
 
     return _search(read, _forms(text, prompt), key, settings.scheme, [law.about["nonce"]])
@@ -86,7 +96,7 @@ def _search(
 ) -> Decoded:
     """Read every form of the text with every nonce until there is a message."""
     walks = attempts = 0
-    best, reason = 0.0, "there is no nonce to try"
+    evidence, reason = 0.0, "there is no nonce to try"
     for nonce in nonces:
         keys = MessageKeys(key, nonce, scheme)
         for form in forms:
@@ -98,13 +108,16 @@ def _search(
                 reason = str(error)
             attempts += receiver.attempts
             if receiver.done:
-                return _found(receiver, nonce, max(walks, attempts))
-            best = min(best, receiver.log2_chance)
-    return Decoded(None, None, min(1.0, walks * 2.0**best), reason)
+                return _found(receiver, nonce, attempts)
+            evidence = max(evidence, receiver.log2_evidence)
+    return Decoded(None, None, min(1.0, 2 * walks * 2.0**-evidence), reason)
 
 
-def _found(receiver: Receiver, nonce: int, tries: int) -> Decoded:
-    return Decoded(receiver.message, nonce, min(1.0, tries * 2.0 ** (receiver.log2_chance - CHECK_BITS)))
+def _found(receiver: Receiver, nonce: int, attempts: int) -> Decoded:
+    """A message. Each attempt succeeds by chance with 2^-`CHECK_BITS`; the 2 is for the other way to a small p-value,
+    matches without a message.
+    """
+    return Decoded(receiver.message, nonce, min(1.0, 2 * attempts * 2.0**-CHECK_BITS))
 
 
 def _forms(text: bytes, prompt: bytes) -> list[bytes]:

@@ -155,7 +155,7 @@ class _Job:
     def write_blocks(self) -> Asking[CandidatePool, Tokens]:
         """The tokens of the blocks that the message takes."""
         settings = self.channel.settings
-        walk = block.walk(self.keys, self.sender(), settings.code_budget, settings.draws)
+        walk = block.walk(self.keys, self.sender(), settings.code_budget)
         return (yield from record_pools(walk, self.pools))
 
     def write_end(self, tokens: Tokens, node: Node) -> Asking[TokenLaw, tuple[Tokens, int]]:
@@ -180,7 +180,7 @@ class _Job:
                 walk = stream.walk(source.vocabulary, self.keys, receiver)
                 drive(record_laws(walk, laws), partial(recorded_law, self.laws))
             else:
-                blocks = block.walk(self.keys, receiver, settings.code_budget, settings.draws)
+                blocks = block.walk(self.keys, receiver, settings.code_budget)
                 drive(record_pools(blocks, pools), partial(recorded_pool, self.pools))
         except NoMessageError as error:
             raise UnfitTextError(f"with nonce {self.keys.nonce} the text does not decode: {error}") from None

@@ -60,6 +60,17 @@ class Vocabulary:
         place = node.next_bytes.index(byte)
         return self._node(int(node.bounds[place + 1]), int(node.bounds[place + 2]), node.depth + 1)
 
+    def matches(self, text: bytes) -> list[int]:
+        """The ids of the tokens that `text` begins with, longest first; equal strings in the order of their ids."""
+        found: list[int] = []
+        node = self.root
+        for byte in text:
+            if byte not in node.next_bytes:
+                break
+            node = self.child(node, byte)
+            found[:0] = self.ids[node.bounds[0] : node.bounds[1]].tolist()
+        return found
+
     def _node(self, start: int, end: int, depth: int) -> Node:
         # Where a single token begins with a string, several depths have its range.
         if (start, depth) not in self._nodes:

@@ -142,31 +142,11 @@ def test_messages_come_back_from_texts_that_continue_one_another(nonce):
     sender = Sender(message, keys, 10**5, 10**5)
     sent = []
     sender.put = sent.append
-    tokens = answer(walk(keys, sender, 0.0, 16), keyed_pool)
+    tokens = answer(walk(keys, sender, 0.0), keyed_pool)
     text = b"".join(sent)
     assert len(tokens) == len(sent)
     receiver = Receiver(text, keys)
-    assert answer(walk(keys, receiver, 0.0, 16), keyed_pool) == tokens
+    assert answer(walk(keys, receiver, 0.0), keyed_pool) == tokens
     assert receiver.message == message
     with pytest.raises(NoMessageError):
-        answer(walk(keys, Receiver(text[:-3], keys), 0.0, 16), keyed_pool)
-
-
-def test_matches_with_keyed_draws_are_evidence():
-    keys = MessageKeys(KEY, 1, "block")
-    sender = Sender(b"abc", keys, 10**5, 10**5)
-    sent = []
-    sender.put = sent.append
-    rare = {}
-
-    def pool(tokens):
-        made = keyed_pool(tokens)
-        rare[tokens] = RecordedPool(made.tokens, made.text, made.cover, np.full(len(made.text), -30.0))
-        return rare[tokens]
-
-    answer(walk(keys, sender, 0.0, 16), pool)
-    text = b"".join(sent)
-    for draws, expected in ((16, True), (0, False)):
-        receiver = Receiver(text, keys)
-        answer(walk(keys, receiver, 0.0, draws), pool)
-        assert (receiver.log2_chance < -15 * len(sent)) == expected
+        answer(walk(keys, Receiver(text[:-3], keys), 0.0), keyed_pool)

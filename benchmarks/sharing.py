@@ -1,0 +1,69 @@
+"""Spread the items of a benchmark over processes.
+
+Every item has a number and makes its random draws from that, so the figures do not depend on the number of processes.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+Tally = dict[Any, float]
+"""Counts and sums by name; those of different items add up."""
+
+
+def add(total: Tally, part: Mapping[Any, float]) -> None:
+    """Add `part` to `total`."""
+    for name, value in part.items():
+        total[name] = total.get(name, 0) + value
+
+
+@dataclass(frozen=True)
+class Share:
+    """The items of one process, neighbours in number, as far as time allows.
+
+    Attributes:
+        index: number of the process, from 0.
+        items: numbers of its items.
+        end: when to stop, in seconds since the epoch.
+    """
+
+    index: int
+    items: range
+    end: float
+
+    def numbers(self) -> Iterator[int]:
+        """The items one after the other until the time is up; the first share tells on standard error how far it is."""
+        told = time.monotonic()
+        for done, number in enumerate(self.items):
+            if time.time() > self.end:
+                return
+            if self.index == 0 and time.monotonic() > told + 10:
+                told = time.monotonic()
+                print(f"{done} of {len(self.items)} items of the first share", file=sys.stderr, flush=True)
+            yield number
+
+
+def run_shares(work: Callable[[Share], Tally], count: int, processes: int, minutes: float) -> Tally:
+    """The sum of the tallies of `count` items, in as many fresh processes, or in this one if that is one.
+
+    `work` must be importable in another process, such as a `functools.partial` of a module's function.
+
+    Raises:
+        ValueError: there are no items or processes.
+    """
+    if count < 1 or processes < 1:
+        raise ValueError("count and processes must be at least 1")
+    end = time.time() + 60 * minutes
+    bounds = [count * index // processes for index in range(processes + 1)]
+    shares = [Share(index, range(*bounds[index : index + 2]), end) for index in range(processes)]
+    if processes == 1:
+        return work(shares[0])
+    total: Tally = {}
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(work, share) for share in shares]):
+            add(total, future.result())
+    return total
