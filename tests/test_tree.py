@@ -105,6 +105,15 @@ def test_subset_keeps_the_likeliest_and_stays_a_tree(prompts, candidates, blocks
         assert np.array_equal(symbol == symbol[i], (tokens == tokens[i]).all(1))
 
 
+@pytest.mark.parametrize("candidates", [5, 3])
+@pytest.mark.parametrize("pool", [[0, 1, 2, 3, 4, 5, 6], [6, 2, 4, 1, 0]])
+def test_cutting_in_two_steps_is_cutting_at_once(pool, candidates):
+    tree = synthetic_tree(7, blocks=2, candidates=5, block_length=4, entropy=1.8, overlap=0.4, seed=3)
+    cut = subset(tree, pool, candidates)
+    assert subset(cut, range(len(pool))).fingerprint == cut.fingerprint
+    assert subset(cut, [3, 1, 2]).fingerprint == subset(tree, [pool[3], pool[1], pool[2]], candidates).fingerprint
+
+
 def test_subset_refuses(small_tree):
     for arguments, message in (
         (([],), "at least one"),

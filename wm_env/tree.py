@@ -6,6 +6,7 @@ A tree is what a language model leaves behind for everything downstream: nothing
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -130,8 +131,9 @@ def subset(
 ) -> StateTree:
     """The tree of some prompts (their rows, in this order), with the `candidates` most likely blocks of each state.
 
-    The cover is renormalised, the retained mass shrinks accordingly, symbols and states are renumbered. Of the blocks
-    the first `blocks` stay.
+    The cover of a state that loses candidates is renormalised and its retained mass shrinks accordingly; symbols and
+    states are renumbered. Of the blocks the first `blocks` stay. A tree that is cut again to what it has already stays
+    as it is, to the last bit, and so does its fingerprint, if its prompts are equally likely.
 
     Raises:
         ValueError: no such prompt, no prompt at all, or more candidates or blocks than there are.
@@ -147,7 +149,7 @@ def subset(
         raise ValueError(
             f"prompts={list(prompts)}: this tree has prompts 0 to {len(tree.prior) - 1}; name at least one"
         )
-    prior = tree.prior[rows] / tree.prior[rows].sum()
+    prior = _renormalised(tree.prior[rows])
     texts = tuple(tree.prompts[row] for row in rows)
     cut = []
     for number, block in enumerate(tree.blocks[:depth]):
@@ -160,11 +162,20 @@ def subset(
     return StateTree(tuple(cut), prior, texts, dataclasses.replace(tree.meta, candidates=keep_most))
 
 
+def _renormalised(weights: Floats) -> Floats:
+    """The weights over their sum, rounded once: equal weights become 1/n whatever they have been divided by before."""
+    exact = [Fraction(weight) for weight in weights.tolist()]
+    total = sum(exact)
+    return np.array([float(weight / total) for weight in exact])
+
+
 def _subset_block(block: TreeBlock, rows: Ints, candidates: int) -> TreeBlock:
     order = np.argsort(-block.cover[rows], axis=1, kind="stable")[:, :candidates]
     order.sort(axis=1)
     pick = rows[:, None], order
-    kept = block.cover[pick].sum(1)
+    loses = (block.cover[rows] > 0).sum(1) > (block.cover[pick] > 0).sum(1)
+    # Exactly 1 where nothing is lost: the sum of a law differs from 1 by rounding.
+    kept = np.where(loses, block.cover[pick].sum(1), 1.0)
     symbol = block.symbol[pick]
     numbers = np.unique(symbol[symbol >= 0])
     return TreeBlock(
