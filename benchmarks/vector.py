@@ -28,7 +28,7 @@ def main(tree: str) -> None:
     batched = gym.make_vec(
         LONG_ID, COPIES, vectorization_mode="vector_entry_point", autoreset_mode="SameStep", tree=tree
     )
-    dummy = make_vec_env(LONG_ID, n_envs=COPIES, env_kwargs={"tree": tree, "render_mode": None})
+    dummy = make_vec_env(LONG_ID, n_envs=COPIES, env_kwargs={"tree": tree})
     batched.action_space.seed(0)
     action = batched.action_space.sample()
     batched.reset(seed=0)

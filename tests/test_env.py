@@ -8,7 +8,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from matplotlib.colors import to_rgb
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
+from stable_baselines3.common.env_util import make_vec_env
 
 import wm_env
 from wm_env.spaces import ProductOfSimplices
@@ -263,6 +265,37 @@ def test_render(small_tree_file):
     made.reset(seed=0)
     made.step(made.action_space.sample())
     assert made.render().startswith("block 1: rate ")
+
+
+def coloured(frame, colour):
+    """Pixels of one of Matplotlib's colours."""
+    wanted = np.array([round(255 * part) for part in to_rgb(colour)])
+    return int((abs(frame.astype(int) - wanted).max(axis=2) <= 2).sum())
+
+
+def test_picture_shows_what_is_spent_and_marks_what_is_too_much(small_tree_file):
+    arguments = {"tree": str(small_tree_file), "prompts": 1, "candidates": 4, "labels": 4, "render_mode": "rgb_array"}
+    for epsilon, warns in ((1e-4, True), (10.0, False)):
+        made = gym.make(LONG_ID, epsilon=epsilon, **arguments)
+        made.action_space.seed(0)
+        made.reset(seed=0)
+        empty = made.render()
+        made.step(made.action_space.sample())
+        frame = made.render()
+        assert empty.shape == frame.shape == (360, 640, 3)
+        assert frame.dtype == np.uint8
+        assert coloured(empty, "C0") == 0
+        assert coloured(frame, "C0") > 1000
+        assert (coloured(frame, "C3") > 1000) == warns
+
+
+@pytest.mark.parametrize("env_id", ["CovertWatermarkEnv-v0", LONG_ID])
+def test_stable_baselines_makes_it_from_its_id_alone(env_id, small_tree_file):
+    arguments = {"tree": str(small_tree_file), "prompts": 1, "candidates": 4, "labels": 4}
+    copies = make_vec_env(env_id, n_envs=2, env_kwargs=arguments)
+    copies.reset()
+    copies.step(np.stack([copies.action_space.sample() for _ in range(2)]))
+    assert copies.render("rgb_array").shape[2] == 3
 
 
 def test_registration_needs_neither_torch_nor_files():

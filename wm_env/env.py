@@ -1,5 +1,6 @@
 """CovertWatermarkEnv-v0: covert multi-bit watermarking as a constrained Markov decision process."""
 
+from itertools import accumulate
 from typing import Any
 
 import gymnasium as gym
@@ -78,13 +79,14 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
     | `split` | `"all"` | `"train"`, `"test"` (every fifth prompt) or `"all"` |
 
     ## Rendering
-    `render_mode="ansi"`: one line of text per finished block.
+    `render_mode="ansi"`: one line of text per finished block. `"rgb_array"`: a picture of 360 x 640 pixels, the rate of
+    every finished block and what has been spent of the budget.
 
     ## Version history
     * v0: first version.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  (gymnasium's own form)
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}  # noqa: RUF012  (gymnasium's own form)
     action_space: ProductOfSimplices
 
     def __init__(
@@ -102,7 +104,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         render_mode: str | None = None,
     ):
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise ValueError(f"render_mode={render_mode!r}: choose 'ansi' or None")
+            raise ValueError(f"render_mode={render_mode!r}: choose 'ansi', 'rgb_array' or None")
         self.render_mode = render_mode
         self.prompts, self.labels, self.candidates = prompts, labels, candidates
         whole = open_tree(tree)
@@ -208,13 +210,20 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             "gamma": self._first.gamma,
         }
 
-    def render(self) -> str | None:
-        """One line per finished block: rate and cost; None without a render mode."""
+    def render(self) -> str | NDArray[np.uint8] | None:  # type: ignore[override]
+        """One line per finished block, rate and cost, or a picture of the same; None without a render mode."""
         if self.render_mode is None:
             return None
+        rates, costs = ([float(getattr(one, name)) for one in self._measured] for name in ("rate", "cost"))
+        if self.render_mode == "rgb_array":
+            # Imported only here: stepping the environment does without Matplotlib.
+            from wm_env.rendering import draw_frame
+
+            spent = accumulate(self.problem.gamma**number * cost for number, cost in enumerate(costs, start=1))
+            return draw_frame(rates, list(spent), len(self.problem.blocks), self.problem.epsilon)
         lines = [
-            f"block {number}: rate {float(measured.rate):.4f} bits, total variation {float(measured.cost):.4f}"
-            for number, measured in enumerate(self._measured, start=1)
+            f"block {number}: rate {rate:.4f} bits, total variation {cost:.4f}"
+            for number, (rate, cost) in enumerate(zip(rates, costs, strict=True), start=1)
         ]
         return "\n".join([*lines, f"budget {self.problem.epsilon:.4f}, spent {self._cost_so_far:.4f}"])
 

@@ -1,0 +1,38 @@
+"""A picture of an episode, as Gymnasium's render mode `rgb_array` wants it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+
+def draw_frame(rates: Sequence[float], spent: Sequence[float], blocks: int, epsilon: float) -> NDArray[np.uint8]:
+    """Rate of every finished block, and what has been spent of the budget after each.
+
+    Args:
+        rates: r_b of the finished blocks, in bits.
+        spent: sum of gamma^b c_b up to each of them.
+        blocks: B, blocks of an episode.
+        epsilon: the budget.
+
+    Returns:
+        shape (360, 640, 3), uint8.
+    """
+    figure = Figure(figsize=(6.4, 3.6), dpi=100, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    finished = range(1, len(rates) + 1)
+    left.bar(finished, rates, color="C0")
+    left.set_ylabel("rate, bits per block")
+    right.bar(finished, spent, color=["C3" if cost > epsilon else "C0" for cost in spent])
+    right.axhline(epsilon, color="black", linestyle="--")
+    right.set_ylabel("total variation spent (dashed: budget)")
+    right.set_ylim(0, 1.25 * max(epsilon, 1e-3, *spent))
+    for axes in (left, right):
+        axes.set_xlim(0.25, blocks + 0.75)
+        axes.set_xticks(range(1, blocks + 1))
+        axes.set_xlabel("block")
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
