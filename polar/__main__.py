@@ -25,6 +25,7 @@ from polar.framing import BitString, Message, parse_bits
 from polar.records import load_text_law, save_text_law
 from polar.secrets import NonceLedger, load_key, new_key, open_ledger, save_key
 from wm_env.lm.llada import load_lm
+from wm_env.lm.stack import stack_of
 
 ATTEMPTS = 4
 """Nonces that are tried when a text cannot be sent."""
@@ -167,6 +168,7 @@ def embed(options: Embed) -> int:
             tell(f"{options.law}: the law of the text, fingerprint {sent.law.fingerprint[:16]}")
         ledger.record(sent.nonce)
     tell(summary(sent))
+    tell(f"written with {stack_of(channel.source.lm)}: a receiver without a law file needs the same")
     write_output(sent.text.encode(), newline=True)
     return DONE
 
@@ -205,12 +207,16 @@ def summary(sent: Embedded) -> str:
 def decode_text(options: Decode) -> int:
     """Print the message of a text, if it has one."""
     key, text = load_key(options.key), read_input(options.text_file)
-    found = decode_by_law(options, text) if options.law is not None else None
-    if found is None:
+    if options.law is not None:
+        found, stack = decode_by_law(options, text), None
+    else:
         nonces = range(options.search) if options.nonce is None else [options.nonce]
-        found = decode(options.model.open(options.settings), text, key, nonces)
+        channel = options.model.open(options.settings)
+        found, stack = decode(channel, text, key, nonces), stack_of(channel.source.lm)
     if found.message is None:
         tell(f"no message: {found.reason} (p-value {found.p_value:.3g})")
+        if stack is not None:
+            tell(f"read with {stack}; if the sender's differs, ask for the law file of embed --law")
         return NO_MESSAGE
     tell(f"nonce {found.nonce}, p-value {found.p_value:.3g}")
     if isinstance(found.message, BitString):

@@ -1,0 +1,275 @@
+"""Drift: what changes between devices and number formats for whoever rebuilds candidates instead of reading a law file.
+
+python benchmarks/drift.py --out drift.json
+python benchmarks/drift.py --out here.json --reference drift.json    also against another machine's figures
+
+The embedded model on the CPU in fp32 is the reference; compared with it are fp32 and bf16 on a GPU, or bf16 on the CPU
+where there is no GPU. Every stack makes the same pools (the most likely blocks, and keyed draws) after the openings of
+the shipped prompts, and reads the texts that the reference wrote with the scheme of `python -m polar`.
+"""
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import tyro
+
+from polar.block import make_code
+from polar.channel import Settings, open_channel
+from polar.decoding import decode
+from polar.embedding import embed_with_retries
+from polar.report import align
+from polar.secrets import Key
+from wm_env.files import write_json
+from wm_env.lm.candidates import SCORE_STEP, Pool, PoolSettings, make_pools, score_steps
+from wm_env.lm.llada import MaskedLM, load_lm
+from wm_env.lm.prompts import read_prompts
+from wm_env.lm.stack import stack_of
+from wm_env.lm.text import token_bytes
+
+KEY = Key(b"drift between stacks, no secret!")
+BATCH = 25
+
+
+@dataclass(frozen=True)
+class Options:
+    """Measure the drift of the embedded model between the stacks of this machine."""
+
+    out: Path
+    """JSON file for the figures and the reference's pools."""
+    reference: Path | None = None
+    """Such a file from another machine: its reference is compared too."""
+    states: int = 150
+    """States: openings of shipped prompts."""
+    context: int = 32
+    """Tokens of every opening."""
+    candidates: int = 8
+    """Q of both kinds of pools."""
+    temperature: float = 4.0
+    """tau of the pools; that of the shipped tree."""
+    tv_budget: float = 0.05
+    """Total variation that the code of a top pool may cost."""
+    texts: int = 6
+    """Texts that the reference writes and every stack reads; 16 message bits each."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What one stack made of every state.
+
+    Attributes:
+        name: of the stack.
+        stack: all that is known to matter, in words.
+        pools: kind of pool -> one pool per state.
+        seconds: for all pools.
+    """
+
+    name: str
+    stack: str
+    pools: dict[str, list[Pool]]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Drift:
+    """One kind of pool of one stack against the reference's.
+
+    Attributes:
+        stack, pool: which.
+        states: number of states.
+        sets_differ: states with another set of candidates.
+        orders_differ: states with the same candidates in another order.
+        largest_difference: of the log2 probability of a candidate that both have, in bits.
+        mean_difference: the mean of these differences; null where no candidate is in both.
+        right, wrong, unread: shares of the blocks that the reference sends (candidates by their probability) whose word
+            this stack reads right, reads wrong, or cannot find.
+    """
+
+    stack: str
+    pool: str
+    states: int
+    sets_differ: int
+    orders_differ: int
+    largest_difference: float | None
+    mean_difference: float | None
+    right: float
+    wrong: float
+    unread: float
+
+
+def make(name: str, lm: MaskedLM, contexts: np.ndarray, options: Options) -> Made:
+    vocabulary, pools = token_bytes(lm.tokenizer), {}
+    start = time.perf_counter()
+    for kind in ("top", "sampled"):
+        width = options.candidates
+        settings = PoolSettings(kind, 8, width, options.temperature, width + 4, 64, b"drift")
+        pools[kind] = [
+            pool
+            for first in range(0, len(contexts), BATCH)
+            for pool in make_pools(lm, vocabulary, contexts[first : first + BATCH], settings)
+        ]
+    return Made(name, str(stack_of(lm)), pools, time.perf_counter() - start)
+
+
+def compare(reference: Made, other: Made, options: Options) -> list[Drift]:
+    rows = []
+    for kind, theirs in reference.pools.items():
+        pairs = list(zip(theirs, other.pools[kind], strict=True))
+        sets = [set(a.text) != set(b.text) for a, b in pairs]
+        orders = [not differs and a.text != b.text for (a, b), differs in zip(pairs, sets, strict=True)]
+        differences = [
+            abs(float(a.log2_prob[a.text.index(text)] - b.log2_prob[b.text.index(text)]))
+            for a, b in pairs
+            for text in set(a.text) & set(b.text)
+        ]
+        shares = np.mean([decoded(a, b, options.tv_budget if kind == "top" else 0.0) for a, b in pairs], axis=0)
+        rows.append(
+            Drift(
+                other.name,
+                kind,
+                len(pairs),
+                sum(sets),
+                sum(orders),
+                max(differences, default=None),
+                float(np.mean(differences)) if differences else None,
+                *(float(share) for share in shares),
+            )
+        )
+    return rows
+
+
+def decoded(sent: Pool, rebuilt: Pool, budget: float) -> tuple[float, float, float]:
+    """Shares of right, wrong and unread words when a candidate of `sent` is read by who rebuilt another pool."""
+    written, read = (make_code(pool, budget) for pool in (sent, rebuilt))
+    words = {text: int(word) for text, word in zip(sent.text, words_of(written), strict=True)}
+    theirs = {text: int(word) for text, word in zip(rebuilt.text, words_of(read), strict=True)}
+    right = wrong = 0.0
+    for text, mass in zip(sent.text, sent.cover, strict=True):
+        if text in theirs:
+            same = written.bits == read.bits and words[text] == theirs[text]
+            right, wrong = (right + mass, wrong) if same else (right, wrong + mass)
+    return right, wrong, max(0.0, 1 - right - wrong)
+
+
+def words_of(code: Any) -> list[int]:
+    words = [0] * sum(map(len, code.groups))
+    for group, word in zip(code.groups, code.word, strict=True):
+        for candidate in group:
+            words[candidate] = int(word)
+    return words
+
+
+def near_ties(pools: list[Pool]) -> tuple[int, int]:
+    """Neighbours in the order of top pools: pairs in all, and pairs whose scores round to the same step or the next."""
+    gaps = np.concatenate([np.abs(np.diff(score_steps(pool.log2_prob))) for pool in pools])
+    return len(gaps), int((gaps <= 1).sum())
+
+
+def exchange(writer: MaskedLM, readers: dict[str, MaskedLM], prompts: list[str], count: int) -> dict[str, list[int]]:
+    """Texts that `writer` wrote: how many every stack reads right, reads as another message, finds no message in."""
+    found = {name: [0, 0, 0] for name in readers}
+    for number, prompt in enumerate(prompts[:count]):
+        message = (4711 + number).to_bytes(2, "big")
+        sent = embed_with_retries(
+            open_channel(writer, prompt, Settings()), message, KEY, range(4 * number, 4 * number + 4)
+        )
+        for name, lm in readers.items():
+            read = decode(open_channel(lm, prompt, Settings()), sent.text.encode(), KEY, [sent.nonce]).message
+            found[name][0 if read == message else 2 if read is None else 1] += 1
+    return found
+
+
+def load_stacks() -> dict[str, MaskedLM]:
+    """The reference first."""
+    stacks = {"CPU fp32": load_lm("mini")}
+    if torch.cuda.is_available():
+        stacks["GPU fp32"] = load_lm("mini", device="cuda")
+        stacks["GPU bf16"] = load_lm("mini", device="cuda", dtype=torch.bfloat16)
+    else:
+        stacks["CPU bf16"] = load_lm("mini", dtype=torch.bfloat16)
+    return stacks
+
+
+def openings(lm: MaskedLM, options: Options) -> np.ndarray:
+    """The first tokens of the first prompts that are long enough, (states, context)."""
+    rows = [ids[: options.context] for ids in map(lm.encode, read_prompts("shipped")) if len(ids) >= options.context]
+    if len(rows) < options.states:
+        raise SystemExit(f"error: only {len(rows)} shipped prompts have {options.context} tokens")
+    return np.array(rows[: options.states], dtype=np.int64)
+
+
+def to_json(made: Made) -> dict[str, Any]:
+    pools = {
+        kind: [
+            {
+                "text": [text.hex() for text in pool.text],
+                "log2_prob": pool.log2_prob.tolist(),
+                "cover": pool.cover.tolist(),
+            }
+            for pool in pools
+        ]
+        for kind, pools in made.pools.items()
+    }
+    return {"name": made.name, "stack": made.stack, "seconds": made.seconds, "pools": pools}
+
+
+def from_json(stored: dict[str, Any], length: int) -> Made:
+    def pool(row: dict[str, Any]) -> Pool:
+        text = tuple(bytes.fromhex(string) for string in row["text"])
+        scores, cover = (np.array(row[name]) for name in ("log2_prob", "cover"))
+        return Pool(np.zeros((len(text), length), dtype=np.int64), scores, cover, text, False, 0, 0)
+
+    pools = {kind: [pool(row) for row in rows] for kind, rows in stored["pools"].items()}
+    return Made("other machine", stored["stack"], pools, stored["seconds"])
+
+
+def table(rows: list[Drift]) -> str:
+    titles = "stack, pool, states, sets differ, orders differ, largest bits, mean bits, right, wrong, unread"
+    lines = [titles.split(", ")]
+    for row in rows:
+        counts = [str(value) for value in (row.states, row.sets_differ, row.orders_differ)]
+        bits = ["-" if value is None else f"{value:.2g}" for value in (row.largest_difference, row.mean_difference)]
+        lines.append([row.stack, row.pool, *counts, *bits, *(f"{x:.4f}" for x in (row.right, row.wrong, row.unread))])
+    return align(lines)
+
+
+def main() -> None:
+    options = tyro.cli(Options, description=__doc__)
+    start = time.perf_counter()
+    stacks = load_stacks()
+    reference_lm = stacks["CPU fp32"]
+    contexts = openings(reference_lm, options)
+    made = [make(name, lm, contexts, options) for name, lm in stacks.items()]
+    if options.reference is not None:
+        made.append(from_json(json.loads(options.reference.read_text())["reference"], 8))
+    for one in made:
+        print(f"{one.name}: {one.stack}, {one.seconds:.1f} s")
+    rows = [row for other in made[1:] for row in compare(made[0], other, options)]
+    pairs, near = near_ties(made[0].pools["top"])
+    prompts = [reference_lm.tokenizer.decode(row) for row in contexts.tolist()]
+    texts = exchange(reference_lm, stacks, prompts, options.texts)
+    step = f"2^{int(np.log2(SCORE_STEP))} bits"
+    print(f"\n{table(rows)}\n\nnear-ties of the reference: {near} of {pairs} neighbours within one step of {step}")
+    for name, (right, wrong, none) in texts.items():
+        print(f"texts of the reference read by {name}: {right} right, {wrong} wrong, {none} without a message")
+    write_json(
+        options.out,
+        {
+            "options": {name: str(value) for name, value in asdict(options).items()},
+            "rows": [asdict(row) for row in rows],
+            "near_ties": {"pairs": pairs, "within_one_step": near},
+            "texts": {
+                name: dict(zip(("right", "wrong", "none"), counts, strict=True)) for name, counts in texts.items()
+            },
+            "reference": to_json(made[0]),
+        },
+    )
+    print(f"\n{options.out}, {time.perf_counter() - start:.0f} s in all")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,301 @@
+"""A live evaluation on a tiny model: scores, laws and decoders against brute force, files, and what is refused."""
+
+import dataclasses
+import importlib.util
+import json
+import math
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ascii_lm import write_ascii_lm
+from scipy.stats import chisquare
+from small_laws import random_law
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tiny_lm import brute_force, write_lm
+
+from polar.codec import code_channel
+from polar.live.measures import exact_auc, mean_interval, measure
+from polar.live.reading import decoding_tables, log2_law, read_run_text, tree_readings
+from polar.live.rounds import play
+from polar.live.run import evaluate_live, play_until_interrupted
+from polar.live.session import LiveRequest, Session, open_session
+from polar.live.texts import KeyedPools, Writer, cover_paths, keyed_text, run_paths, tempered
+from polar.run_evaluation import load_run
+from wm_env.law import save_law
+from wm_env.lm.candidates import PoolSettings
+from wm_env.lm.llada import load_lm
+from wm_env.lm.states import grow_tree
+from wm_env.lm.text import token_bytes
+from wm_env.tree import save_tree
+
+ROOT = Path(__file__).parent.parent
+PROMPTS = ("the tide", "another day", "here")
+REQUEST = LiveRequest(6, "", "cpu", 2, ("sc", "map"), ("marginal", "path"), 0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_ascii_lm(tmp_path_factory.mktemp("lm"))
+
+
+@pytest.fixture(scope="module")
+def run(folder, tmp_path_factory):
+    """A run folder: 3 prompts, 2 blocks of 2 tokens, 6 candidates, a random law of 4 labels."""
+    place = tmp_path_factory.mktemp("run")
+    settings = PoolSettings("top", 2, 6, 1.5, 8, 8)
+    tree = grow_tree(load_lm(folder), PROMPTS, settings, blocks=2, batch_size=4).tree
+    save_tree(tree, place / "tree.safetensors")
+    save_law(random_law(tree, 4, 0), place / "law.safetensors")
+    return place
+
+
+@pytest.fixture(scope="module")
+def session(folder, run) -> Session:
+    return open_session(*load_run(run), dataclasses.replace(REQUEST, model=str(folder)), "here")
+
+
+def plain_bits(lm, context, tokens, length, temperature):
+    """-log2 of the chain rule: a whole forward pass and an own softmax for every token."""
+    total = 0.0
+    for place, token in enumerate(tokens):
+        begun = place - place % length
+        canvas = [*context, *tokens[:place], *[lm.mask_id] * (begun + length - place)]
+        logits = lm.network(torch.tensor([canvas]), use_cache=False).logits[0, len(context) + place].double()
+        weights = np.exp(logits.masked_fill(lm.banned, -math.inf).numpy() / temperature)
+        total -= math.log2(weights[token] / weights.sum())
+    return total
+
+
+def test_texts_of_the_tree_are_scored_by_the_chain_rule(session):
+    rng = np.random.default_rng(0)
+    paths = cover_paths(session.tree, np.array([0, 2]), rng)
+    text = session.writer.along_path(session.tree, "cover", paths, 1, session.contexts[2])
+    tokens = [t for n in range(2) for t in session.tree.blocks[n].tokens[paths.state[1, n], paths.candidate[1, n]]]
+    for bits, temperature in ((text.bits, 1.5), (text.natural_bits, 1.0)):
+        expected = plain_bits(session.writer.lm, session.contexts[2], [int(t) for t in tokens], 2, temperature)
+        assert bits == pytest.approx(expected, abs=1e-4)
+    assert text.text == session.tree.blocks[0].text[2][paths.candidate[1, 0]] + text.blocks[1]
+
+
+def test_tempered_is_the_law_at_that_temperature(session):
+    canvas = torch.tensor([[*session.contexts[0], session.writer.lm.mask_id]])
+    lm = session.writer.lm
+    at_one, at_three = (lm.log2_probs(canvas, canvas.shape[1] - 1, tau)[0] for tau in (1.0, 3.0))
+    allowed = ~lm.banned
+    torch.testing.assert_close(tempered(at_one, 3.0)[allowed], at_three[allowed], atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["model", "keyed"])
+def test_plain_and_keyed_texts_have_the_law_of_the_model(tmp_path, kind):
+    lm = load_lm(write_lm(tmp_path, scale=0.3))
+    writer = Writer(lm, token_bytes(lm.tokenizer), 2, 1, 2.0)
+    context = (0, 1)
+    law = Counter()
+    for tokens, score in brute_force(lm, 6, list(context), 2, 2.0).items():
+        string = b"".join(writer.vocabulary[token] for token in tokens)
+        try:
+            string.decode()
+        except UnicodeDecodeError:
+            continue  # half a character: nobody can send it
+        law[string] += 2.0**score
+    total = sum(law.values())
+    assert total < 1
+    rng = np.random.default_rng(1)
+    draws = 400
+    if kind == "model":
+        texts = [writer.plain(0, context, rng).text for _ in range(draws)]
+    else:
+        keys = [f"{number}".encode() for number in range(draws)]
+        texts = [keyed_text(writer, KeyedPools(writer, 8, key), 0, context, rng).text for key in keys]
+    seen = Counter(texts)
+    assert set(seen) <= set(law)
+    names = sorted(law)
+    result = chisquare([seen[name] for name in names], [draws * law[name] / total for name in names])
+    assert result.pvalue > 1e-3
+
+
+def test_readers_of_run_texts_decide_as_a_sum_over_everything_that_fits(session):
+    """MAP along the path, for texts with one reading: the word with most mass over all states that spell the same."""
+    tree, rng = session.tree, np.random.default_rng(3)
+    paths = run_paths(tree, session.law, session.codes, session.schedule, rng.integers(3, size=60), rng)
+    tables = decoding_tables(session)
+    channels = [code_channel(b, c).numpy()[:, :, 0] for b, c in zip(session.law.blocks, session.codes, strict=True)]
+    z = [block.state_probs.numpy() for block in session.law.blocks]
+    checked = 0
+    for row in range(60):
+        strings = [tree.blocks[n].text[paths.state[row, n]][paths.candidate[row, n]] for n in range(2)]
+        received = read_run_text(session, b"".join(strings), paths.key[row], tables)
+        assert received.matched == 2
+        assert received.readings >= 1
+        if received.readings > 1:
+            continue
+        checked += 1
+        first, second = np.zeros(4), np.zeros(4)
+        for prompt in range(3):
+            for x, string in enumerate(tree.blocks[0].text[prompt]):
+                if string != strings[0]:
+                    continue
+                first += z[0][prompt] * channels[0][prompt, :, x]
+                state = tree.blocks[0].child[prompt, x]
+                for y, following in enumerate(tree.blocks[1].text[state]):
+                    if following == strings[1]:
+                        second += z[1][state] * channels[1][state, :, y]
+        words = [int(mass.argmax()) ^ int(key) for mass, key in zip((first, second), paths.key[row], strict=True)]
+        assert received.messages["map", "path"] == tuple(words)
+    assert checked > 20
+
+
+def test_a_text_that_is_not_of_the_tree_is_not_matched(session):
+    tables = decoding_tables(session)
+    received = read_run_text(session, b"\xff no such text", np.zeros(2, dtype=np.int64), tables)
+    assert (received.matched, received.readings) == (0, 0)
+    assert log2_law(session.tree, session.coded, 0, b"\xff no such text") == -math.inf
+    first = session.tree.blocks[0].text[0][0]
+    assert tree_readings(session.tree, first + b"\xff", range(3)) == ([], 1)
+
+
+def test_the_laws_of_texts_sum_to_one_and_give_the_exact_area(session):
+    tree = session.tree
+    covers = [block.cover for block in tree.blocks]
+    for prompt in range(3):
+        texts = {
+            first + second
+            for x, first in enumerate(tree.blocks[0].text[prompt])
+            for second in tree.blocks[1].text[tree.blocks[0].child[prompt, x]]
+        }
+        assert sum(2.0 ** log2_law(tree, session.coded, prompt, text) for text in texts) == pytest.approx(1)
+        assert sum(2.0 ** log2_law(tree, covers, prompt, text) for text in texts) == pytest.approx(1)
+    marked, plain = [], []
+    for prompt in range(3):
+        for x in range(6):
+            state = tree.blocks[0].child[prompt, x]
+            for y in range(6):
+                marked.append(session.coded[0][prompt, x] * session.coded[1][state, y] / 3)
+                plain.append(covers[0][prompt, x] * covers[1][state, y] / 3)
+    ratio = np.array(marked) / np.array(plain)
+    wins = (ratio[:, None] > ratio + 1e-9) + 0.5 * (abs(ratio[:, None] - ratio) <= 1e-9)
+    area = np.array(marked) @ wins @ np.array(plain)
+    assert exact_auc(tree, session.coded) == pytest.approx(area, abs=1e-6)
+
+
+def test_measures_of_rounds_are_counts_over_their_texts(session):
+    rounds = list(play(session))
+    live = measure(session, rounds)
+    assert len(rounds) == 6
+    keyed = next(row for row in live.errors if row.texts == "keyed")
+    assert (keyed.ber, keyed.unmatched) == (0.0, 0)
+    for row in (row for row in live.errors if row.texts == "run"):
+        wrong = 0
+        for played in rounds:
+            read = played.run_received.messages[row.decoder, row.state_knowledge]
+            wrong += sum(bin(a ^ b).count("1") for a, b in zip(played.run.message, read, strict=True))
+        assert row.ber == pytest.approx(wrong / (6 * 2 * 2))
+        assert row.ber_ci95[0] <= row.ber <= row.ber_ci95[1]
+    assert [(row.texts, row.temperature) for row in live.likelihoods][:2] == [("run", 1.5), ("keyed", 1.5)]
+    against_model = live.detections[0]
+    scores = {
+        kind: [getattr(played, kind).bits + played.log2_marked[kind] for played in rounds] for kind in ("run", "model")
+    }
+    wins = [(a > b) + 0.5 * (a == b) for a in scores["run"] for b in scores["model"]]
+    assert (against_model.score, against_model.auc) == ("likelihood ratio", pytest.approx(np.mean(wins)))
+    for row in live.detections:
+        if row.auc_exact is not None:
+            assert row.auc_exact <= row.auc_bound + 1e-9
+
+
+def test_mean_and_interval_of_known_numbers():
+    mean, (low, high) = mean_interval([1.0, 2.0, 3.0, 4.0])
+    # s / sqrt(4) = 0.645497, t(0.975, 3) = 3.182446
+    assert (mean, low, high) == pytest.approx((2.5, 2.5 - 2.054260, 2.5 + 2.054260), abs=1e-5)
+
+
+def test_the_command_writes_figures_texts_and_samples(folder, run, tmp_path, capsys):
+    command = load_command()
+    arguments = [str(run), "--live", "--texts", "3", "--model", str(folder), "--out", str(tmp_path / "out")]
+    assert command.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "canvases" in printed.splitlines()[0]
+    for heading in ("Messages read", "Likelihood", "Observers"):
+        assert heading in printed
+    found = json.loads((tmp_path / "out" / "live.json").read_text())
+    assert found["texts"] == 3
+    lines = [json.loads(line) for line in (run / "transmissions.jsonl").read_text().splitlines()]
+    assert Counter(line["texts"] for line in lines) == {"run": 3, "keyed": 3, "model": 3, "cover": 3}
+    sent = next(line for line in lines if line["texts"] == "keyed")
+    assert sent["read"]["text path"] == sent["sent"]
+    assert len(sent["blocks"]) == 2
+    events = EventAccumulator(str(run))
+    events.Reload()
+    shown = events.Tensors("live/keyed/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert f"⟦{sent['blocks'][0]}⟧{sent['sent'][0]}".replace("\n", "⏎") in shown
+
+
+def test_the_exact_evaluation_and_the_live_one_meet_in_results_json(folder, run, tmp_path):
+    command = load_command()
+    exact = [str(run), "--out", str(tmp_path), "--transmissions", "0", "--keys", "4", "--message-bits", "2"]
+    live = [str(run), "--out", str(tmp_path), "--live", "--texts", "2", "--model", str(folder)]
+    assert command.main(exact) == 0
+    assert json.loads((tmp_path / "results.json").read_text())["live"] is None
+    assert command.main(live) == 0
+    found = json.loads((tmp_path / "live.json").read_text())
+    assert json.loads((tmp_path / "results.json").read_text())["live"] == found
+    assert command.main(exact) == 0
+    assert json.loads((tmp_path / "results.json").read_text())["live"] == found
+
+
+def test_another_model_than_the_trees_is_named_with_it(run, tmp_path, capsys):
+    other = write_ascii_lm(tmp_path / "other", scale=0.6)
+    assert load_command().main([str(run), "--live", "--model", str(other)]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    for name in (str(run), str(other), load_lm(other).fingerprint[:12]):
+        assert name in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--texts", "1"], "at least 2"),
+        (["--message-bits", "3"], "1 to 2"),
+        (["--message-bits", "1", "2"], "one number"),
+    ],
+)
+def test_requests_that_cannot_be_met(folder, run, capsys, arguments, message):
+    assert load_command().main([str(run), "--live", "--model", str(folder), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_what_was_finished_before_an_interrupt_counts(session, run, tmp_path, capsys):
+    lm, calls = session.writer.lm, 0
+
+    def interrupted(network, canvas, position):
+        nonlocal calls
+        calls += 1
+        if calls > 70:
+            raise KeyboardInterrupt
+        return lm.logits_at(network, canvas, position)
+
+    writer = dataclasses.replace(session.writer, lm=dataclasses.replace(lm, logits_at=interrupted))
+    rounds = play_until_interrupted(dataclasses.replace(session, writer=writer))
+    assert 2 <= len(rounds) < 6
+    assert f"{len(rounds)} of 6" in capsys.readouterr().out
+    calls = 60
+    with pytest.raises(KeyboardInterrupt):
+        play_until_interrupted(dataclasses.replace(session, writer=writer))
+
+
+def test_a_damaged_run_is_refused_before_the_model_is_read(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such run"):
+        evaluate_live(tmp_path / "nowhere", tmp_path, dataclasses.replace(REQUEST, model="no-model"))
+
+
+def load_command():
+    spec = importlib.util.spec_from_file_location("evaluate", ROOT / "evaluate.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["evaluate"] = module
+    spec.loader.exec_module(module)
+    return module
