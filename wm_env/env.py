@@ -210,7 +210,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             "gamma": self._first.gamma,
         }
 
-    def render(self) -> str | NDArray[np.uint8] | None:  # type: ignore[override]
+    def render(self) -> str | NDArray[np.uint8] | None:
         """One line per finished block, rate and cost, or a picture of the same; None without a render mode."""
         if self.render_mode is None:
             return None

@@ -35,4 +35,4 @@ def draw_frame(rates: Sequence[float], spent: Sequence[float], blocks: int, epsi
         axes.set_xticks(range(1, blocks + 1))
         axes.set_xlabel("block")
     canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
