@@ -1,4 +1,4 @@
-"""A receiver without a law file on another stack: the right message or none, and the stack by name; never a wrong one."""
+"""A receiver on another stack: the right message or none, and the stack by name; never a wrong message."""
 
 import dataclasses
 
