@@ -34,5 +34,5 @@ def draw_frame(rates: Sequence[float], spent: Sequence[float], blocks: int, epsi
         axes.set_xlim(0.25, blocks + 0.75)
         axes.set_xticks(range(1, blocks + 1))
         axes.set_xlabel("block")
-    canvas.draw()
+    canvas.draw()  # type: ignore[no-untyped-call]
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
