@@ -167,9 +167,13 @@ def embed(options: Embed) -> int:
             save_text_law(sent.law, options.law)
             tell(f"{options.law}: the law of the text, fingerprint {sent.law.fingerprint[:16]}")
         ledger.record(sent.nonce)
-    tell(summary(sent))
-    tell(f"written with {stack_of(channel.source.lm)}: a receiver without a law file needs the same")
-    write_output(sent.text.encode(), newline=True)
+    try:
+        tell(summary(sent))
+        tell(f"written with {stack_of(channel.source.lm)}: a receiver without a law file needs the same")
+        write_output(sent.text.encode(), newline=True)
+    except (OSError, KeyboardInterrupt) as stop:
+        reason = f"{stop}; " if str(stop) else ""
+        raise type(stop)(f"{reason}nonce {sent.nonce} counts as used, as part of its text may be out") from None
     return DONE
 
 
@@ -274,8 +278,8 @@ def main(arguments: list[str] | None = None) -> int:
     except RuntimeError as error:
         tell(f"error: {error}")
         return FAILED
-    except KeyboardInterrupt:
-        tell("interrupted: no text was written, and no nonce was used")
+    except KeyboardInterrupt as stop:
+        tell(f"interrupted: {str(stop) or 'no text was written, and no nonce was used'}")
         return FAILED
 
 

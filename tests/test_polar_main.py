@@ -107,6 +107,26 @@ def test_an_interrupted_embed_uses_no_nonce(run, key, model, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("stop", "code", "says"),
+    [(KeyboardInterrupt(), 1, "interrupted: "), (BrokenPipeError(32, "Broken pipe"), 2, "pipe; ")],
+)
+def test_a_nonce_whose_text_got_lost_on_the_way_out_is_told(run, key, model, monkeypatch, stop, code, says):
+    options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
+
+    def fail(*arguments, **options):
+        raise stop
+
+    monkeypatch.setattr(command, "write_output", fail)
+    result, out, err = run(*options)
+    assert (result, out) == (code, b"")
+    assert says in err
+    assert "nonce 0 counts as used" in err
+    assert "no nonce was used" not in err
+    monkeypatch.undo()
+    assert "nonce 1" in run(*options)[2]
+
+
+@pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (("--message", "x"), "--prompt or --prompt-file"),
