@@ -13,12 +13,15 @@ than Q of the K words, which caps both at Q/K. Zero error at TV 0 needs l <= H_m
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 from scipy.special import comb
 
+from wm_env.partition import excess_bound, partition_items
 from wm_env.tree import Floats, Ints, StateTree, state_reach
 
+NODES = 20_000
+"""Partial partitions that the search for the best one keeps; no state of the shipped tree needs more than 5,000."""
+
+_ROUNDING = 1e-12
 _LISTED = 12
 """Most items whose subset sums are listed outright; those of more items are searched in two halves."""
 
@@ -86,17 +89,17 @@ def distance_masses(pmf: Floats, message_bits: int) -> Floats:
     return masses
 
 
-def block_limit(cover: Floats, state_probs: Floats, message_bits: int, gap: float = 1e-3, nodes: int = 200) -> Limit:
+def block_limit(cover: Floats, state_probs: Floats, message_bits: int, gap: float = 1e-4, nodes: int = NODES) -> Limit:
     """The one-shot optimum of a block whose state both ends know.
 
-    The states that leave the most doubt about E[P0] get the integer programme until the doubt is at most `gap`.
+    The states that leave the most doubt about E[P0] get the exact search until the doubt is at most `gap`.
 
     Args:
         cover: P(x|s), shape (N, Q).
         state_probs: law of the states, shape (N,).
         message_bits: l >= 1.
         gap: how well E[P0] is to be known.
-        nodes: branch-and-bound nodes for one state; with too few of them `Limit.gap` stays above `gap`.
+        nodes: see `best_partition`; with too few of them `Limit.gap` stays above `gap`.
     """
     found = [_partition(row, message_bits, 0.0, 0) for row in cover]
     value = np.array([value for _, value, _ in found])
@@ -118,7 +121,7 @@ def block_limit(cover: Floats, state_probs: Floats, message_bits: int, gap: floa
     )
 
 
-def tree_limit(tree: StateTree, message_bits: int, gap: float = 1e-3, nodes: int = 200) -> Limit:
+def tree_limit(tree: StateTree, message_bits: int, gap: float = 1e-4, nodes: int = NODES) -> Limit:
     """The one-shot optimum of l message bits in every block of a tree, averaged over its blocks and states.
 
     States count as often as the model reaches them; a TV budget is an average over blocks and states too. See
@@ -130,18 +133,18 @@ def tree_limit(tree: StateTree, message_bits: int, gap: float = 1e-3, nodes: int
     return block_limit(np.concatenate(covers), weights, message_bits, gap, nodes)
 
 
-def best_partition(pmf: Floats, message_bits: int, gap: float = 1e-3, nodes: int = 200) -> tuple[Ints, float]:
+def best_partition(pmf: Floats, message_bits: int, gap: float = 0.0, nodes: int = NODES) -> tuple[Ints, float]:
     """The partition of the candidates into 2^l bins that maximises sum_w min(p(B_w), 2^-l).
 
     Candidates of at least 2^-l sit alone (no loss), the others go longest first into the emptiest bin; then pairs of an
     overfull and an underfull bin are split anew as evenly as their items allow, until no pair gains. If that is not
-    provably within `gap` of the optimum, an integer programme goes on. Deterministic.
+    provably within `gap` of the optimum, `wm_env.partition` goes on. Deterministic.
 
     Args:
         pmf: p(x), shape (Q,), sums to 1; zeros are padding.
         message_bits: l >= 0.
         gap: how close to the optimum is near enough.
-        nodes: most branch-and-bound nodes of the integer programme; 0 leaves it out.
+        nodes: most partial partitions that the search keeps at a time; 0 leaves it out.
 
     Returns:
         bins: shape (Q,), the bin 0..2^l - 1 of every candidate, -1 where p(x) = 0. No bin is empty while another has
@@ -167,14 +170,17 @@ def _partition(pmf: Floats, message_bits: int, gap: float, nodes: int) -> tuple[
     value = _value(pmf, bins, cap)
     alone = [items for items in bins if len(items) == 1 and pmf[items[0]] >= cap]
     # Two bins, or one, for the rest: the best split of the pair is the best partition.
-    bound = value if count - len(alone) <= 2 else float(shared_key_success(pmf, message_bits))
-    if nodes and bound - value > gap:
+    bound = value
+    if count - len(alone) > 2:
         rest = [x for x in order if pmf[x] < cap]
-        shared, bound_of_rest = _integer_programme(pmf[rest] / cap, count - len(alone), gap / cap, nodes)
-        bound = min(bound, len(alone) * cap + bound_of_rest * cap)
-        better = alone + [[rest[i] for i in items] for items in shared]
-        if shared and _value(pmf, better, cap) > value:
-            bins, value = _fill_empty(better), _value(pmf, better, cap)
+        sizes, most = pmf[rest] / cap, float(shared_key_success(pmf, message_bits))
+        bound = most - cap * excess_bound(sizes, count - len(alone))
+        if nodes and bound - value > gap + _ROUNDING:
+            shared, excess = partition_items(sizes, count - len(alone), (most - value) / cap, nodes)
+            bound = min(bound, most - cap * excess)
+            if shared:
+                bins = _fill_empty(alone + [[rest[i] for i in items] for items in shared])
+                value = _value(pmf, bins, cap)
     labels = np.full(len(pmf), -1, dtype=np.int64)
     for number, items in enumerate(bins):
         labels[items] = number
@@ -244,40 +250,3 @@ def _subset_sums(sizes: Floats) -> Floats:
 
 def _members(subset: int) -> list[int]:
     return [i for i in range(subset.bit_length()) if subset >> i & 1]
-
-
-def _integer_programme(sizes: Floats, count: int, gap: float, nodes: int) -> tuple[list[list[int]], float]:
-    """Partition items into `count` bins of capacity 1 by branch and bound; sizes and `gap` in units of the capacity.
-
-    Variables: item i in bin b, binary, with b <= i to break the symmetry of the bins, and the useful load y_b of every
-    bin, at most 1 and at most its load. Maximises sum_b y_b.
-
-    Returns:
-        The items of every bin (no bins if nothing was found), and an upper bound on the sum.
-    """
-    places = [(item, place) for item in range(len(sizes)) for place in range(min(item + 1, count))]
-    item, place = np.array(places).T
-    columns = np.arange(len(places))
-    loads = np.arange(count)
-    matrix = coo_array(
-        (
-            np.concatenate([np.ones(len(places)), -sizes[item], np.ones(count)]),
-            (
-                np.concatenate([item, len(sizes) + place, len(sizes) + loads]),
-                np.concatenate([columns, columns, len(places) + loads]),
-            ),
-        )
-    ).tocsr()
-    lowest = np.concatenate([np.ones(len(sizes)), np.full(count, -np.inf)])
-    highest = np.concatenate([np.ones(len(sizes)), np.zeros(count)])
-    result = milp(
-        c=np.concatenate([np.zeros(len(places)), -np.ones(count)]),
-        constraints=LinearConstraint(matrix, lowest, highest),
-        integrality=np.concatenate([np.ones(len(places)), np.zeros(count)]),
-        bounds=Bounds(0, 1),
-        options={"node_limit": nodes, "mip_rel_gap": gap / max(sizes.sum(), 1.0)},
-    )
-    if result.x is None:
-        return [], float(sizes.sum())
-    inside = result.x[: len(places)] > 0.5
-    return [item[inside & (place == number)].tolist() for number in range(count)], -float(result.mip_dual_bound)
