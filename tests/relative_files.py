@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from tiny_lm import ALL_BYTES, LETTERS, tokenizer_of
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
@@ -142,3 +142,23 @@ def write_encoder(folder: Path, network: torch.nn.Module, tokenizer: PreTrainedT
     network.save_pretrained(folder)
     (tokenizer or encoder_tokenizer()).save_pretrained(folder)
     return folder
+
+
+def word_piece_tokenizer(words: tuple[str, ...]) -> PreTrainedTokenizerFast:
+    """BERT's kind: [PAD], two unused places, [UNK], [CLS], [SEP], [MASK], then `words`; lower case only."""
+    names = ("[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    vocabulary = {name: number for number, name in enumerate((*names, *words))}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 5), ("[CLS]", 4))
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in names if "unused" not in name])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+    )

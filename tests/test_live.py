@@ -195,7 +195,13 @@ def test_measures_of_rounds_are_counts_over_their_texts(session):
             wrong += sum(bin(a ^ b).count("1") for a, b in zip(played.run.message, read, strict=True))
         assert row.ber == pytest.approx(wrong / (6 * 2 * 2))
         assert row.ber_ci95[0] <= row.ber <= row.ber_ci95[1]
-    assert [(row.texts, row.temperature) for row in live.likelihoods][:2] == [("run", 1.5), ("keyed", 1.5)]
+    for row in live.likelihoods:
+        texts = [getattr(played, row.texts) for played in rounds]
+        bits = [(text.bits if row.temperature == 1.5 else text.natural_bits) / 4 for text in texts]
+        assert row.bits_per_token == pytest.approx(np.mean(bits))
+        assert row.perplexity == pytest.approx(2 ** np.mean(bits))
+        assert row.bits_per_token_ci95 == pytest.approx(mean_interval(bits)[1])
+    assert len(live.likelihoods) == 8
     against_model = live.detections[0]
     scores = {
         kind: [getattr(played, kind).bits + played.log2_marked[kind] for played in rounds] for kind in ("run", "model")

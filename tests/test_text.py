@@ -5,7 +5,7 @@ from tiny_lm import ALL_BYTES, tokenizer_of
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from wm_env.lm.text import is_text, prefix_pairs, token_bytes
+from wm_env.lm.text import is_byte_level, is_text, prefix_pairs, token_bytes
 
 BYTE_TOKENIZER = tokenizer_of((*ALL_BYTES, b" the", "é".encode()), ((b"\xc3", b"\xa9"),))
 
@@ -22,10 +22,20 @@ def test_bytes_of_the_ids_are_the_text(text):
     assert b"".join(vocabulary[token] for token in ids) == text.encode()
 
 
-def test_other_tokenizers_are_refused():
-    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "the": 1, "##re": 2}, unk_token="[UNK]"))
+def test_words_of_a_word_piece_vocabulary_bring_their_space():
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "the": 1, "##re": 2, ",": 3, "é": 4}, unk_token="[UNK]"))
     tokenizer.decoder = decoders.WordPiece()
-    with pytest.raises(ValueError, match="byte-level"):
+    tokenizer.add_special_tokens(["[UNK]"])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    assert token_bytes(tokenizer) == {1: b" the", 2: b"re", 3: b" ,", 4: " é".encode()}
+    assert not is_byte_level(tokenizer)
+    assert is_byte_level(BYTE_TOKENIZER)
+
+
+def test_other_tokenizers_are_refused():
+    tokenizer = Tokenizer(models.Unigram([("▁the", -1.0), ("re", -2.0)]))
+    tokenizer.decoder = decoders.Metaspace()
+    with pytest.raises(ValueError, match=r"Metaspace.*byte-level"):
         token_bytes(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
 
 

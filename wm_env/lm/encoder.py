@@ -9,9 +9,11 @@ and reads the closing token as the end of the text right behind the block. That 
 masks is. A model that was trained to fill in 15 % of a text is used here outside of that: the law is well defined, the
 text is poor.
 
-Only the tokens of the canvas count as the text; positions and lengths are those of the canvas.
+Only the tokens of the canvas count as the text; positions and lengths are those of the canvas. What a token is as text
+says `wm_env.lm.text`: tokenizers may be byte-level BPE (RoBERTa, ModernBERT) or WordPiece (BERT).
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -30,6 +32,9 @@ from wm_env.lm.weights import first_line, read_tokenizer, stored_tensors, tensor
 
 _OF_OTHER_HEADS = ("pooler.", "seq_relationship.", "position_ids")
 """Parts of names of tensors that checkpoints hold for other tasks than filling in masks, or that are constants."""
+
+_RESERVED = re.compile(r"\[unused\d+\]|madeupword\d+")
+"""Places in BERT's and RoBERTa's vocabularies that were kept free."""
 
 
 def is_encoder(values: Mapping[str, Any]) -> bool:
@@ -54,12 +59,14 @@ def load_encoder(folder: Path, values: Mapping[str, Any], name: str, device: str
     before, after = surroundings(tokenizer)
     size = network.get_output_embeddings().weight.shape[0]
     shape = {key: value for key, value in values.items() if key not in ("transformers_version", "_name_or_path")}
+    banned = banned_ids(mask_id, size, tokenizer)
+    banned[[number for token, number in tokenizer.get_vocab().items() if _RESERVED.fullmatch(token)]] = True
     return MaskedLM(
         network=network,
         tokenizer=tokenizer,
         name=name,
         mask_id=mask_id,
-        banned=banned_ids(mask_id, size, tokenizer).to(device),
+        banned=banned.to(device),
         max_length=_positions(network) - len(before) - len(after),
         fingerprint=fingerprint({}, {"kind": "encoder", "config": shape, "tensors": digests}),
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),

@@ -6,6 +6,7 @@ blocks of equal bytes are one candidate, and a block that ends inside a characte
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -14,23 +15,38 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 def token_bytes(tokenizer: PreTrainedTokenizerFast) -> dict[int, bytes]:
     """The bytes of every token that is made of text; special and other added tokens are left out.
 
-    A byte-level BPE only ever concatenates, so the bytes of a block are those of its tokens one after the other,
-    whatever stands before it; no space is cleaned up.
+    The bytes of a block are those of its tokens one after the other, whatever stands before it; no space is cleaned up.
+    A byte-level BPE says itself what they are. The words of a WordPiece vocabulary (BERT) begin with a space here, and
+    their later pieces do not: its texts have a space before every word and every punctuation mark.
 
     Raises:
-        ValueError: the tokenizer is not a byte-level one.
+        ValueError: the tokenizer is of another kind.
     """
-    decoder = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"] or {}
-    kinds = {part["type"] for part in decoder.get("decoders", [decoder]) if "type" in part}
-    if kinds != {"ByteLevel"}:
-        raise ValueError(f"the tokenizer decodes by {sorted(kinds)}; a byte-level BPE tokenizer is needed")
-    alphabet = {character: byte for byte, character in bytes_to_unicode().items()}
+    decoder = _decoder(tokenizer)
     added = tokenizer.added_tokens_decoder
-    return {
-        number: bytes(alphabet[character] for character in token)
-        for token, number in tokenizer.get_vocab().items()
-        if number not in added
-    }
+    tokens = {number: token for token, number in tokenizer.get_vocab().items() if number not in added}
+    if decoder.get("type") == "WordPiece":
+        return {number: _word_piece(token, decoder["prefix"]) for number, token in tokens.items()}
+    if not is_byte_level(tokenizer):
+        kind = decoder.get("type", "no decoder")
+        raise ValueError(f"the tokenizer decodes by {kind}; a byte-level BPE or a WordPiece tokenizer is needed")
+    alphabet = {character: byte for byte, character in bytes_to_unicode().items()}
+    return {number: bytes(alphabet[character] for character in token) for number, token in tokens.items()}
+
+
+def is_byte_level(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether the bytes of a text's tokens are the text; other tokenizers drop spaces, case or accents."""
+    decoder = _decoder(tokenizer)
+    return {part.get("type") for part in decoder.get("decoders", [decoder])} == {"ByteLevel"}
+
+
+def _decoder(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    decoder: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"] or {}
+    return decoder
+
+
+def _word_piece(token: str, prefix: str) -> bytes:
+    return (token.removeprefix(prefix) if token.startswith(prefix) else f" {token}").encode()
 
 
 def is_text(block: bytes) -> bool:
