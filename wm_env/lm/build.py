@@ -51,7 +51,8 @@ class BuildOptions:
     out: Path
     """File to write (*.safetensors)."""
     model: str = "mini"
-    """"mini" (comes with the package), a folder with a LLaDA checkpoint, or a hub id OWNER/NAME."""
+    """"mini" (comes with the package), a folder with a checkpoint of LLaDA, Dream or a masked LM of transformers, or a
+    hub id OWNER/NAME."""
     prompts: str = "shipped"
     """"shipped", "c4", or a file: one prompt a line, or *.jsonl with a "text" field; also *.gz."""
     prompt_count: int | None = None
