@@ -213,6 +213,17 @@ def test_measures_of_rounds_are_counts_over_their_texts(session):
             assert row.auc_exact <= row.auc_bound + 1e-9
 
 
+def test_of_a_sampled_tree_the_observer_knows_no_pools(session):
+    tree = dataclasses.replace(session.tree, meta=dataclasses.replace(session.tree.meta, pool="sampled"))
+    sampled = dataclasses.replace(session, tree=tree)
+    rounds = list(play(sampled))
+    rows = measure(sampled, rounds).detections
+    assert ("run", "model", "likelihood ratio") not in {(row.marked, row.plain, row.score) for row in rows}
+    # Averaged over keys the tree is the model, so what the code costs on the tree is all there is to see.
+    distances = {row.plain: row.tv for row in rows if row.marked == "run"}
+    assert distances["model"] == distances["cover"] < 1
+
+
 def test_mean_and_interval_of_known_numbers():
     mean, (low, high) = mean_interval([1.0, 2.0, 3.0, 4.0])
     # s / sqrt(4) = 0.645497, t(0.975, 3) = 3.182446

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
 
 from wm_env.files import fingerprint
 from wm_env.lm.llada import MaskedLM, banned_ids, llada_logits, tokenizer_fingerprint
 from wm_env.lm.network import ATTENTION
-from wm_env.lm.weights import first_line, load_tensors, read_tokenizer
+from wm_env.lm.weights import load_tensors, read_tokenizer
 
 _REQUIRED: Mapping[str, object] = {
     "architectures": ["DreamModel"],
@@ -43,7 +43,7 @@ def load_dream(folder: Path, values: Mapping[str, Any], name: str, device: str, 
         OSError: files are missing.
     """
     shape = _checked(values)
-    tokenizer = _read_tokenizer(folder)
+    tokenizer = read_tokenizer(folder)
     mask_id, size = int(shape["mask_token_id"]), int(shape["vocab_size"])
     config = _qwen2(shape)
     with torch.device("meta"):
@@ -106,13 +106,3 @@ def _qwen2(shape: Mapping[str, float]) -> Qwen2Config:
         use_cache=False,
         attn_implementation=ATTENTION,
     )
-
-
-def _read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """From tokenizer.json, or from the vocab.json and merges.txt of Qwen2's format, in which Dream is published."""
-    if (folder / "tokenizer.json").is_file() or not (folder / "merges.txt").is_file():
-        return read_tokenizer(folder)
-    try:
-        return Qwen2Tokenizer.from_pretrained(folder)
-    except Exception as error:  # the tokenizers library raises bare Exception on a malformed file
-        raise ValueError(f"{folder} holds no tokenizer of Qwen2's format: {first_line(error)}") from None

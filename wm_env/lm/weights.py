@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -32,18 +32,22 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer in `folder`/tokenizer.json.
+    """The tokenizer in `folder`/tokenizer.json; of Dream, which has none, that of vocab.json and merges.txt.
 
     Raises:
-        OSError: there is no such file.
-        ValueError: the file is not a serialised tokenizer.
+        OSError: there are no such files.
+        ValueError: they hold no tokenizer.
     """
-    if not (folder / "tokenizer.json").is_file():
-        raise FileNotFoundError(f"{folder} holds no tokenizer.json; the model cannot read text without it")
+    kind, file = PreTrainedTokenizerFast, "tokenizer.json"
+    if not (folder / file).is_file():
+        if not ((folder / "merges.txt").is_file() and read_json(folder / "config.json").get("model_type") == "Dream"):
+            raise FileNotFoundError(f"{folder} holds no {file}; the model cannot read text without it")
+        # Dream took over Qwen2's tokenizer, in Qwen2's format, with other added tokens.
+        kind, file = Qwen2Tokenizer, "vocab.json"
     try:
-        return PreTrainedTokenizerFast.from_pretrained(folder)
+        return kind.from_pretrained(folder)
     except Exception as error:  # the tokenizers library raises bare Exception on a malformed file
-        raise ValueError(f"{folder / 'tokenizer.json'} is not a tokenizer: {first_line(error)}") from None
+        raise ValueError(f"{folder / file} is not a tokenizer: {first_line(error)}") from None
 
 
 def stored_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
