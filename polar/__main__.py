@@ -4,6 +4,8 @@
     python -m polar embed --key secret.key --prompt-file prompt.txt --message-file message.bin > text.txt
     python -m polar decode --key secret.key --prompt-file prompt.txt text.txt > message.bin
 
+With --scheme parallel the receiver needs no model: text, key, settings and the model's tokenizer are enough.
+
 Texts and payloads go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 bad
 arguments or input, 3 the text carries no message.
 """
@@ -19,12 +21,12 @@ import torch
 import tyro
 
 from polar.channel import Channel, Settings, open_channel
-from polar.decoding import Decoded, decode, decode_with_law
+from polar.decoding import Decoded, decode, decode_parallel, decode_with_law
 from polar.embedding import Embedded, Limits, embed_with_retries
 from polar.framing import BitString, Message, parse_bits
 from polar.records import load_text_law, save_text_law
-from polar.secrets import NonceLedger, load_key, new_key, open_ledger, save_key
-from wm_env.lm.llada import load_lm
+from polar.secrets import Key, NonceLedger, load_key, new_key, open_ledger, save_key
+from wm_env.lm.llada import load_lm, load_tokenizer
 from wm_env.lm.stack import stack_of
 
 ATTEMPTS = 4
@@ -159,11 +161,14 @@ def keygen(options: Keygen) -> int:
 
 def embed(options: Embed) -> int:
     """Write a text; its nonce is noted before the text is printed, and not if there is no text."""
+    if options.law is not None and options.settings.scheme == "parallel":
+        raise ValueError("the receiver of the scheme parallel needs no model and no law: leave out --law")
     key, message = load_key(options.key), options.read_message()
     channel = options.model.open(options.settings)
     with open_ledger(options.ledger or options.key.with_name(options.key.name + ".nonces")) as ledger:
         sent = embed_with_retries(channel, message, key, nonces_to_try(options, ledger), options.limits)
         if options.law is not None:
+            assert sent.law is not None
             save_text_law(sent.law, options.law)
             tell(f"{options.law}: the law of the text, fingerprint {sent.law.fingerprint[:16]}")
         ledger.record(sent.nonce)
@@ -228,6 +233,17 @@ def decode_text(options: Decode) -> int:
     else:
         write_output(found.message)
     return DONE
+
+
+def search(options: Decode, text: bytes, key: Key) -> Decoded:
+    """Look for a message with one nonce after the other. The scheme parallel needs the model's tokenizer only."""
+    nonces = range(options.search) if options.nonce is None else [options.nonce]
+    if options.settings.scheme != "parallel":
+        return decode(options.model.open(options.settings), text, key, nonces)
+    prompt = b""
+    if options.model.prompt is not None or options.model.prompt_file is not None:
+        prompt = options.model.read_prompt().encode()
+    return decode_parallel(load_tokenizer(options.model.model), text, key, nonces, options.settings, prompt)
 
 
 def decode_by_law(options: Decode, text: bytes) -> Decoded:

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from polar import block, stream
+from transformers import PreTrainedTokenizerFast
+
+from polar import block, parallel, stream
 from polar.arithmetic import NoMessageError, Receiver
 from polar.block import CandidatePool
 from polar.channel import Channel, Settings, pool_source
@@ -13,6 +15,7 @@ from polar.framing import CHECK_BITS, Message
 from polar.records import TextLaw, recorded_law, recorded_pool
 from polar.secrets import Key, MessageKeys
 from polar.sources import drive, drive_many
+from wm_env.lm.text import is_text, token_bytes
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ def decode(channel: Channel, text: bytes, key: Key, nonces: Iterable[int]) -> De
 
     The prompt in front of the text and CRLF line ends are recognised: every form that the text may have is tried.
     """
+    if channel.settings.scheme == "parallel":
+        return decode_parallel(channel.source.lm.tokenizer, text, key, nonces, channel.settings, channel.prompt)
     law = lru_cache(maxsize=1024)(channel.source.law)
 
     def read(keys: MessageKeys, receiver: Receiver) -> None:
@@ -47,7 +52,7 @@ def decode(channel: Channel, text: bytes, key: Key, nonces: Iterable[int]) -> De
             walk = block.walk(keys, receiver, channel.settings.code_budget, partial(_weigh, channel, receiver))
             drive(walk, pool_source(channel, keys).pool)
 
-    return _search(read, _forms(text, channel.prompt), key, channel.settings.scheme, nonces)
+    return _search(read, text_forms(text, channel.prompt), key, channel.settings.scheme, nonces)
 
 
 def _weigh(channel: Channel, receiver: Receiver, pool: CandidatePool, candidate: int) -> None:
@@ -88,7 +93,38 @@ def decode_with_law(text: bytes, key: Key, law: TextLaw, prompt: bytes = b"") ->
             walk = block.walk(keys, receiver, settings.code_budget)
             drive(walk, partial(recorded_pool, law.pools))
 
-    return _search(read, _forms(text, prompt), key, settings.scheme, [law.about["nonce"]])
+    return _search(read, text_forms(text, prompt), key, settings.scheme, [law.about["nonce"]])
+
+
+def decode_parallel(
+    tokenizer: PreTrainedTokenizerFast,
+    text: bytes,
+    key: Key,
+    nonces: Iterable[int],
+    settings: Settings,
+    prompt: bytes = b"",
+) -> Decoded:
+    """Read a text of the scheme parallel with the tokenizer alone.
+
+    `prompt` is only needed to recognise it in front of the text. The p-value knows no evidence but a message.
+
+    Raises:
+        ValueError: a setting is out of range, or the tokenizer is not a byte-level one.
+    """
+    settings.check()
+    strings = token_bytes(tokenizer)
+    readable = [form.decode("utf-8") for form in text_forms(text, prompt) if is_text(form)]
+    forms = [parallel.tokenise(tokenizer, form) for form in readable]
+    attempts = 0
+    for nonce in nonces:
+        keys = MessageKeys(key, nonce, "parallel")
+        for tokens in forms:
+            received = parallel.received_bits(strings, tokens, keys, settings)
+            message, compared = parallel.read(received, keys, settings.parity)
+            attempts += compared
+            if message is not None:
+                return Decoded(message, nonce, min(1.0, attempts * 2.0**-CHECK_BITS))
+    return Decoded(None, None, 1.0, "what was read is no frame of this key" if forms else "the text is not UTF-8")
 
 
 def _search(
@@ -120,7 +156,7 @@ def _found(receiver: Receiver, nonce: int, attempts: int) -> Decoded:
     return Decoded(receiver.message, nonce, min(1.0, 2 * attempts * 2.0**-CHECK_BITS))
 
 
-def _forms(text: bytes, prompt: bytes) -> list[bytes]:
+def text_forms(text: bytes, prompt: bytes) -> list[bytes]:
     """What the sender may have written: without the prompt in front, with plain line ends, or just this."""
     forms = []
     for plain in (text, text.replace(b"\r\n", b"\n")):

@@ -14,10 +14,11 @@ from functools import partial
 
 import numpy as np
 
-from polar import block, stream
+from polar import block, parallel, stream
 from polar.arithmetic import NoEntropyError, NoMessageError, Receiver, Sender
 from polar.block import CandidatePool
 from polar.channel import Channel, Settings, pool_source
+from polar.decoding import decode_parallel
 from polar.framing import Message, payload_bits
 from polar.records import (
     Asking,
@@ -46,7 +47,8 @@ class Limits:
     patience: int = 256
     """Give up when so many tokens in a row carried less than a bit."""
     ending: Ending = "sentence"
-    """Where the text ends once the message is in: at the end of a sentence, or as soon as possible."""
+    """Where the text ends once the message is in: at the end of a sentence, or as soon as possible. A text of the
+    scheme parallel ends with a whole step."""
 
     def check(self) -> None:
         """Raise ValueError for a number out of its range."""
@@ -67,7 +69,7 @@ class Embedded:
         frame_bits: the same with header and check value.
         tv_bound: bound on the total variation between the law of the text and the model's own, for this message and a
             random key. 0: exact.
-        law: everything but the key that a receiver needs.
+        law: everything but the key that a receiver needs; None for the scheme parallel, whose receiver needs no law.
         rejected: nonces before this one whose texts could not be sent. If a share q of all texts is rejected, the law
             of those that are sent is q away from the model's.
     """
@@ -79,7 +81,7 @@ class Embedded:
     payload_bits: int
     frame_bits: int
     tv_bound: float
-    law: TextLaw
+    law: TextLaw | None
     rejected: int = 0
 
 
@@ -96,13 +98,46 @@ def embed(channel: Channel, message: Message, key: Key, nonce: int, limits: Limi
         UnfitTextError: the text is not UTF-8, or failed the check. Another nonce helps.
     """
     limits = limits or Limits()
-    job = _Job(channel, message, MessageKeys(key, nonce, channel.settings.scheme), limits)
+    keys = MessageKeys(key, nonce, channel.settings.scheme)
+    if channel.settings.scheme == "parallel":
+        return _embed_parallel(channel, message, keys, limits)
+    job = _Job(channel, message, keys, limits)
     if channel.settings.scheme == "stream":
         tokens, coded = drive(job.write_stream(), channel.source.law)
     else:
         coded_tokens = drive(job.write_blocks(), pool_source(channel, job.keys).pool)
         tokens, coded = drive(job.write_end(coded_tokens, channel.source.vocabulary.root), channel.source.law)
     return job.finish(tokens, coded)
+
+
+def _embed_parallel(channel: Channel, message: Message, keys: MessageKeys, limits: Limits) -> Embedded:
+    """`embed` for the scheme parallel.
+
+    The bound on the total variation, against plain parallel sampling, is the estimated probability that its text would
+    not re-tokenise to itself; nothing else differs.
+    """
+    limits.check()
+    most_tokens = limits.max_blocks * channel.settings.block_length
+    written = parallel.write(channel, message, keys, most_tokens)
+    text = channel.source.vocabulary.text(written.tokens).decode("utf-8")
+    found = decode_parallel(
+        channel.source.lm.tokenizer, text.encode(), keys.key, [keys.nonce], channel.settings, channel.prompt
+    )
+    if found.message != message:
+        raise UnfitTextError(
+            f"with nonce {keys.nonce} {written.lost_bits} of {written.coded_bits} bits got lost, more than "
+            f"{channel.settings.parity} parity bytes make up for"
+        )
+    return Embedded(
+        text=text,
+        tokens=written.tokens,
+        nonce=keys.nonce,
+        coded_tokens=len(written.tokens),
+        payload_bits=payload_bits(message),
+        frame_bits=written.frame_bits,
+        tv_bound=min(1.0, written.retokenised),
+        law=None,
+    )
 
 
 def embed_many(

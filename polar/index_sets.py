@@ -116,7 +116,7 @@ def token_code(law: BlockLaw, channel: Tensor | None = None) -> TokenCode:
     given_state = law.state_probs[:, None] * law.p_label
     given_symbol = symbol_label_probs(law)
     received = given_symbol if channel is None else channel.T @ given_symbol
-    return TokenCode(law, _levels(given_state.numpy()), _levels(received.numpy()))
+    return TokenCode(law, bit_levels(given_state.numpy()), bit_levels(received.numpy()))
 
 
 def spectrum(code: TokenCode, log_length: int, cache: Path | None = None) -> Spectrum:
@@ -216,7 +216,7 @@ def expected_dead_ends(polarised: Spectrum, sets: IndexSets) -> float:
     return float(polarised.certain[sets.message | sets.key].sum()) / 2
 
 
-def _levels(joint: Floats) -> tuple[Level, ...]:
+def bit_levels(joint: Floats) -> tuple[Level, ...]:
     """Bit levels of P(a, u), shape (A, M); labels beyond M have probability 0."""
     count = max(1, (joint.shape[1] - 1).bit_length())
     padded = np.pad(joint, ((0, 0), (0, 2**count - joint.shape[1])))

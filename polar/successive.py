@@ -116,6 +116,26 @@ def fill(
     return Filled(_bits(spins[:, chosen]), drafts.dead_ends.numpy())
 
 
+def draw(llr: NDArray[np.float64], points: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Sample V by its inverse distribution function, bit by bit: V_i = 1 where points_i >= P(V_i = 0 | V^{i-1}, side).
+
+    Points that are independent and uniform give V, and so U, exactly its law. A point (m + w) / 2 with a uniform bit m
+    and a uniform w is uniform too, and then V_i differs from m with probability |P(V_i = 1 | V^{i-1}, side) - 1/2|:
+    no joint law of a uniform bit and V_i makes them differ less often.
+
+    Args:
+        llr: LLRs of U_1..U_n given the side information, shape (F, n), n a power of two.
+        points: numbers in (0, 1), shape (F, n).
+
+    Returns:
+        The word U, shape (F, n); its polar transform is V.
+    """
+    _check_length(llr.shape[-1])
+    if points.shape != llr.shape:
+        raise ValueError(f"{llr.shape} bits need as many points, got {points.shape}")
+    return _bits(_draw(_rows(llr), torch.from_numpy(np.ascontiguousarray(points.T))))
+
+
 class _Known:
     """The forced bits of V, and for any aligned segment whether all, none or some of its bits are forced."""
 
@@ -200,6 +220,16 @@ def _decide(llr: Tensor, known: _Known, start: int) -> Tensor:
     upper, lower = llr[:half], llr[half:]
     left = _decide(boxplus(upper, lower), known, start)
     right = _decide(_second(upper, lower, left), known, start + half)
+    return torch.cat((left * right, right))
+
+
+def _draw(llr: Tensor, points: Tensor) -> Tensor:
+    if len(llr) == 1:
+        return torch.where(points < torch.sigmoid(llr), 1.0, -1.0).to(llr.dtype)
+    half = len(llr) // 2
+    upper, lower = llr[:half], llr[half:]
+    left = _draw(boxplus(upper, lower), points[:half])
+    right = _draw(_second(upper, lower, left), points[half:])
     return torch.cat((left * right, right))
 
 

@@ -7,7 +7,7 @@ transformers' own classes (for LLaDA, Llama: `wm_env.lm.network`). `load_lm` bui
 import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -155,6 +155,16 @@ def load_lm(source: str | Path, *, device: str = "cpu", dtype: torch.dtype = tor
     return load_llada(folder, values, str(source), device, dtype)
 
 
+def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model that `load_lm` knows under the same name, without its weights.
+
+    Raises:
+        ValueError: the model is unknown, or its tokenizer is damaged.
+        OSError: the file is missing or cannot be fetched.
+    """
+    return read_tokenizer(_find(source, ["*.json", "merges.txt"]))
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """The object in `folder`/config.json, read as plain JSON.
 
@@ -168,7 +178,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return read_json(path)
 
 
-def _find(source: str | Path) -> Path:
+def _find(source: str | Path, wanted: Sequence[str] = ("*.json", "*.safetensors", "merges.txt")) -> Path:
     if source == "mini":
         return EMBEDDED
     if Path(source).is_dir():
@@ -177,7 +187,7 @@ def _find(source: str | Path) -> Path:
     if not (isinstance(source, str) and _HUB_ID.fullmatch(name)):
         raise ValueError(f"unknown model {name!r}: give mini, the folder of a checkpoint, or a hub id owner/name")
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "merges.txt"]))
+        return Path(snapshot_download(name, allow_patterns=list(wanted)))
     except Exception as error:  # the hub client and its transports raise dozens of unrelated classes
         raise OSError(f"{name!r} is no folder and could not be fetched from the hub: {first_line(error)}") from None
 

@@ -1,0 +1,178 @@
+"""The scheme `parallel`: steps of n tokens that the model fills in at once, and a receiver that needs no model.
+
+The sender's canvas is the context and n masks; one forward pass gives n marginals, and `polar.parallel_step` draws the
+tokens so that their labels carry bits. The text so far is the next step's context. The bits are the frame in its outer
+code (`polar.parallel_code`), padded with key bits; the last step is filled up with more of them.
+
+The receiver needs the text, the tokenizer, the key and the settings: positions n, hash bits b, the design (effective
+tokens, bit error) and parity. It tokenises the text, hashes the tokens, transforms every n labels, and reads the
+message positions. It does not know how long the message is, nor where it was written with what entropy.
+
+How long a text is depends on the length of the message alone, so nothing else shows in it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from polar.channel import Channel, Settings
+from polar.framing import BitString, Message, make_frame
+from polar.index_sets import Bools, Floats, Ints
+from polar.parallel_code import decode_frames, encode_frame, open_bytes
+from polar.parallel_step import (
+    Accept,
+    Step,
+    Uniform,
+    draw_labels,
+    draw_tokens,
+    label_masses,
+    place_points,
+    read_bits,
+    token_label,
+    vocabulary_labels,
+)
+from polar.secrets import KeyStream, MessageKeys
+from polar.stream import Tokens
+from wm_env.lm.marginals import marginals
+
+_PLAIN_DRAWS = 63
+"""Plain draws of a step by which the probability that it does not re-tokenise is estimated."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A text and how it came about.
+
+    Attributes:
+        tokens: its token ids, whole steps.
+        frame_bits: bits of header, message and check value.
+        coded_bits: bits at message positions.
+        lost_bits: those that differ from what the message wanted there.
+        retokenised: estimated sum over the steps of the probability that plain sampling does not re-tokenise.
+    """
+
+    tokens: Tokens
+    frame_bits: int
+    coded_bits: int
+    lost_bits: int
+    retokenised: float
+
+
+def write(channel: Channel, message: Message, keys: MessageKeys, most_tokens: int) -> Written:
+    """Write a text that carries `message`, unless more bits get lost than the outer code corrects: decode to see.
+
+    Raises:
+        ValueError: the message is too long for the code, or for `most_tokens`.
+    """
+    settings, lm = channel.settings, channel.source.lm
+    positions = settings.message_mask()
+    frame = make_frame(message, keys.check)
+    bits = _coded_bits(encode_frame(frame, settings.parity), keys, int(positions.sum()))
+    needed = len(bits) * settings.positions
+    if needed > most_tokens:
+        raise ValueError(
+            f"the message does not fit: it takes {needed} tokens, {most_tokens} are allowed; allow more blocks"
+        )
+    labels = vocabulary_labels(channel.token_bytes, len(lm.banned), keys.derive("labels"), settings.hash_bits)
+    uniform = uniforms(keys.stream("choices"))
+    tokens: Tokens = ()
+    retokenised, lost = 0.0, 0
+    for wanted in bits:
+        laws = step_marginals(channel, tokens)
+        retokenised += retokenising_share(laws, tokens, channel)
+        step = encode_step(channel, laws, labels, wanted, positions, tokens, uniform)
+        tokens += step.tokens
+        lost += int((read_bits(labels[list(step.tokens)][None], positions)[0] != wanted).sum())
+    return Written(tokens, frame.length, bits.size, lost, retokenised)
+
+
+def step_marginals(channel: Channel, tokens: Tokens) -> Floats:
+    """The marginals of the step after `tokens`, shape (n, V); of a long text the model sees the end."""
+    settings, lm = channel.settings, channel.source.lm
+    context = (channel.source.prompt + tokens)[-(lm.max_length - settings.positions) :]
+    laws: Floats = marginals(lm, context, settings.positions, settings.temperature).numpy()
+    return laws
+
+
+def encode_step(
+    channel: Channel, laws: Floats, labels: Ints, bits: Ints, positions: Bools, tokens: Tokens, uniform: Uniform
+) -> Step:
+    """The tokens that follow `tokens`: `bits` at the message positions, as far as the marginals allow."""
+    masses = label_masses(laws, labels, channel.settings.hash_bits)
+    word = draw_labels(masses, place_points(bits, positions, uniform))
+    return draw_tokens(laws, labels, word, lambda added: retokenises(channel, tokens + added), uniform)
+
+
+def retokenises(channel: Channel, tokens: Tokens) -> Accept:
+    """Whether the text of `tokens` and one more token tokenises to just these."""
+    start = channel.source.vocabulary.text(tokens)
+
+    def accept(token: int) -> bool:
+        try:
+            text = (start + channel.token_bytes[token]).decode("utf-8")
+        except UnicodeDecodeError:
+            return False
+        return tokenise(channel.source.lm.tokenizer, text) == [*tokens, token]
+
+    return accept
+
+
+def retokenising_share(laws: Floats, tokens: Tokens, channel: Channel) -> float:
+    """Estimate of the probability that plain sampling of a step gives a text that does not re-tokenise; never 0."""
+    chance = np.random.default_rng(len(tokens)).random((_PLAIN_DRAWS, len(laws)))
+    sums = laws.cumsum(1)
+    drawn = np.stack(
+        [np.searchsorted(row, points * row[-1], side="right") for row, points in zip(sums, chance.T, strict=True)], 1
+    )
+    failed = sum(not retokenises(channel, tokens + tuple(row[:-1]))(row[-1]) for row in drawn.tolist())
+    return (failed + 1) / (_PLAIN_DRAWS + 1)
+
+
+def tokenise(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    """The token ids of a text as a receiver gets them."""
+    ids: list[int] = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+    return ids
+
+
+def uniforms(stream: KeyStream) -> Uniform:
+    """Uniform draws from (0, 1), odd multiples of 2^-53."""
+    return lambda: (stream.below(1 << 52) + 0.5) * 2.0**-52
+
+
+def received_bits(strings: Mapping[int, bytes], tokens: list[int], keys: MessageKeys, settings: Settings) -> BitString:
+    """What the message positions of all whole steps of a text hold, the pad taken off.
+
+    `strings` is `wm_env.lm.text.token_bytes`; a token that is not among them counts as one of label 0.
+    """
+    steps = len(tokens) // settings.positions
+    key = keys.derive("labels")
+    label_of = {
+        token: token_label(strings[token], key, settings.hash_bits) if token in strings else 0 for token in set(tokens)
+    }
+    labels = np.array([label_of[token] for token in tokens[: steps * settings.positions]], dtype=np.int64)
+    bits = read_bits(labels.reshape(steps, settings.positions), settings.message_mask()).reshape(-1)
+    value = int.from_bytes(np.packbits(bits.astype(np.uint8)).tobytes(), "big") >> -len(bits) % 8
+    return BitString(value ^ keys.stream("pad").leading(len(bits)), len(bits))
+
+
+def read(received: BitString, keys: MessageKeys, parity: int) -> tuple[Message | None, int]:
+    """The message in the bits of a text, None if there is none; and the number of check values compared."""
+    attempts = 0
+    whole = received.first(received.length - received.length % 8)
+    for data in decode_frames(whole.to_bytes(), parity):
+        message, compared = open_bytes(data, keys.check)
+        attempts += compared
+        if message is not None:
+            return message, attempts
+    return None, attempts
+
+
+def _coded_bits(codeword: bytes, keys: MessageKeys, width: int) -> Ints:
+    """The padded codeword, then key bits, in rows of `width` bits, one a step."""
+    length = 8 * len(codeword)
+    total = -(-length // width) * width
+    padded = keys.stream("pad").leading(total) ^ int.from_bytes(codeword, "big") << (total - length)
+    digits = np.frombuffer(f"{padded:0{total}b}".encode(), dtype=np.uint8) - ord("0")
+    return digits.astype(np.int64).reshape(-1, width)
