@@ -3,8 +3,8 @@
 python benchmarks/drift.py --out drift.json
 python benchmarks/drift.py --out here.json --reference drift.json    also against another machine's figures
 
-The embedded model on the CPU in fp32 is the reference; compared with it are fp32 and bf16 on a GPU, or bf16 on the CPU
-where there is no GPU. Every stack makes the same pools (the most likely blocks, and keyed draws) after the openings of
+The embedded model on the CPU in fp32 is the reference; compared with it are the same in passes of another shape, for
+which other kernels are chosen, fp32 and bf16 on a GPU, or bf16 on the CPU where there is no GPU. Every stack makes the same pools (the most likely blocks, and keyed draws) after the openings of
 the shipped prompts, and reads the texts that the reference wrote with the scheme of `python -m polar`.
 """
 
@@ -33,6 +33,7 @@ from wm_env.lm.text import token_bytes
 
 KEY = Key(b"drift between stacks, no secret!")
 BATCH = 25
+ROWS, OTHER_ROWS = 64, 24
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Options:
     """JSON file for the figures and the reference's pools."""
     reference: Path | None = None
     """Such a file from another machine: its reference is compared too."""
-    states: int = 150
+    states: int = 100
     """States: openings of shipped prompts."""
     context: int = 32
     """Tokens of every opening."""
@@ -101,12 +102,12 @@ class Drift:
     unread: float
 
 
-def make(name: str, lm: MaskedLM, contexts: np.ndarray, options: Options) -> Made:
+def make(name: str, lm: MaskedLM, contexts: np.ndarray, options: Options, rows: int = ROWS) -> Made:
     vocabulary, pools = token_bytes(lm.tokenizer), {}
     start = time.perf_counter()
     for kind in ("top", "sampled"):
         width = options.candidates
-        settings = PoolSettings(kind, 8, width, options.temperature, width + 4, 64, b"drift")
+        settings = PoolSettings(kind, 8, width, options.temperature, width + 4, rows, b"drift")
         pools[kind] = [
             pool
             for first in range(0, len(contexts), BATCH)
@@ -244,6 +245,7 @@ def main() -> None:
     reference_lm = stacks["CPU fp32"]
     contexts = openings(reference_lm, options)
     made = [make(name, lm, contexts, options) for name, lm in stacks.items()]
+    made.insert(1, make(f"CPU fp32, {OTHER_ROWS} rows", reference_lm, contexts, options, OTHER_ROWS))
     if options.reference is not None:
         made.append(from_json(json.loads(options.reference.read_text())["reference"], 8))
     for one in made:
