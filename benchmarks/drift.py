@@ -4,8 +4,9 @@ python benchmarks/drift.py --out drift.json
 python benchmarks/drift.py --out here.json --reference drift.json    also against another machine's figures
 
 The embedded model on the CPU in fp32 is the reference; compared with it are the same in passes of another shape, for
-which other kernels are chosen, fp32 and bf16 on a GPU, or bf16 on the CPU where there is no GPU. Every stack makes the same pools (the most likely blocks, and keyed draws) after the openings of
-the shipped prompts, and reads the texts that the reference wrote with the scheme of `python -m polar`.
+which other kernels are chosen, fp32 and bf16 on a GPU, or bf16 on the CPU where there is no GPU. Every stack makes the
+same pools (the most likely blocks, and keyed draws) after the openings of the shipped prompts, and reads the texts that
+the reference wrote with the scheme of `python -m polar`.
 """
 
 import json
