@@ -112,4 +112,8 @@ def summary(evaluation: Evaluation, problem: Problem, objective: Objective) -> s
     if not objective.message_set:
         optimum = problem.optimum
         line += f", {percent_of_optimum(evaluation.rate, optimum):.2f} % of the optimum {optimum.rate:.4f}"
-    return line if evaluation.feasible else f"{line}; the limit is not met: train longer"
+    if evaluation.feasible:
+        return line
+    if problem.epsilon == 0:
+        return f"{line}; only the cover itself costs 0, and a learner only comes near it: use --agent planner"
+    return f"{line}; the limit is not met: train longer"

@@ -86,7 +86,7 @@ def env_arguments(folder: RunFolder, problem: Problem, settings: RunSettings) ->
         "epsilon": settings.epsilon,
         "gamma": settings.gamma,
         "objective": settings.objective,
-        "message_bits": settings.message_bits,
+        "message_bits": settings.coded_bits,
     }
 
 

@@ -79,8 +79,9 @@ class RunSettings:
     """gamma in (0, 1], the discount: block b = 1..B counts gamma^b."""
     iterations: int = 2000
     """T, iterations of Algorithm 1 or rollouts of PPO; with --resume a new end of the run."""
-    message_bits: int = 3
-    """l, message bits per block, read by the coded objective."""
+    message_bits: int | Literal["auto"] | None = None
+    """l, message bits per block, for the coded objective only; 3 if not given. "auto" is for the planner: every state
+    gets as many error-free bits as the budget buys."""
     seed: int = 0
     """Seed of the initial policy, the only random thing in the algorithm."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -91,6 +92,13 @@ class RunSettings:
     """The constants of Algorithm 1."""
     ppo: PPOSettings = PPOSettings()
     """The constants of constrained PPO."""
+
+    @property
+    def coded_bits(self) -> int:
+        """Length of the coded objective's message set: l, or with "auto" the most that labels and candidates allow."""
+        if self.message_bits == "auto":
+            return min(self.labels, self.candidates).bit_length() - 1
+        return 3 if self.message_bits is None else self.message_bits
 
     def to_json(self) -> dict[str, Any]:
         """Nested dictionaries of JSON types."""

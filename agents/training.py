@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from agents.adaptive_planner import plan_adaptive
 from agents.coded_planner import plan_coded
 from agents.evaluation import Evaluation, evaluate_law, law_metrics
 from agents.planner import plan
@@ -120,8 +121,10 @@ def train(run: Run) -> Evaluation:
 
 def _train_planner(run: Run) -> Evaluation:
     settings, tree = run.settings, run.problem.tree
-    if settings.objective == "coded":
-        bits = settings.message_bits
+    if settings.message_bits == "auto":
+        blocks = plan_adaptive(tree, settings.epsilon, settings.gamma, settings.labels).law.blocks
+    elif settings.objective == "coded":
+        bits = settings.coded_bits
         blocks = plan_coded(tree, bits, settings.epsilon, settings.gamma, settings.labels).law.blocks
     else:
         blocks = plan(tree, settings.epsilon, settings.gamma, settings.labels).law.blocks
@@ -138,7 +141,7 @@ def _train_planner(run: Run) -> Evaluation:
 
 
 def _objective(settings: RunSettings, problem: Problem) -> Objective:
-    return make_objective(settings.objective, problem.tree.block_length, settings.labels, settings.message_bits)
+    return make_objective(settings.objective, problem.tree.block_length, settings.labels, settings.coded_bits)
 
 
 def _check_device(settings: RunSettings) -> None:
@@ -165,3 +168,7 @@ def _check_range(settings: RunSettings) -> None:
     check_seed(settings.seed)
     if label_bits(settings.labels) == 0:
         raise ValueError("labels=1: a label needs at least two values to carry anything")
+    if settings.message_bits is not None and settings.objective == "gp":
+        raise ValueError(f"message_bits={settings.message_bits}: the gp objective has none; add --objective coded")
+    if settings.message_bits == "auto" and settings.agent != "planner":
+        raise ValueError("message_bits=auto: only the planner chooses lengths; add --agent planner, or give a number")

@@ -38,7 +38,15 @@ def test_costlier_law_is_not_feasible(small_tree):
     )
     assert evaluation.cost == pytest.approx(0.2, abs=1e-9)
     assert not evaluation.feasible
-    assert "the limit is not met" in summary(evaluation, problem, objective)
+    assert "the limit is not met: train longer" in summary(evaluation, problem, objective)
+
+
+def test_no_training_reaches_a_budget_of_nothing(small_tree):
+    problem, objective = Problem(small_tree, 0.0, 1.0), make_objective("gp", 4, 8, 1)
+    policy = initial_policy(problem, 8, PolicySettings(), seed=0)
+    line = summary(evaluate_policy(problem, objective, policy), problem, objective)
+    assert "--agent planner" in line
+    assert "train longer" not in line
 
 
 def test_coded_law_has_uniform_message_words_and_no_percentage(small_tree):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from agents.adaptive_planner import plan_adaptive
 from agents.runs import RunFolder, load_checkpoint
 from agents.settings import PRESETS
 from train import main
@@ -177,6 +178,8 @@ def test_coded_objective_saves_its_message_set(small_tree_file, tmp_path):
         (["--gamma", 0], "gamma=0.0: a discount in (0, 1] is needed"),
         (["--iterations", 0], "iterations=0: a number above 0 is needed"),
         (["--objective", "coded", "--message-bits", 4], "message_bits=4: 8 labels carry 1 to 3 message bits"),
+        (["--message-bits", 2], "message_bits=2: the gp objective has none; add --objective coded"),
+        (["--objective", "coded", "--message-bits", "auto"], "message_bits=auto: only the planner chooses lengths"),
         (["--agent", "planner", "--labels", 2], "labels=2"),
         (["--device", "cuda"], "device=cuda: no CUDA device is there: use --device cpu"),
     ],
@@ -187,6 +190,19 @@ def test_bad_input_is_one_line_and_exit_code_2(small_tree_file, tmp_path, argume
     assert done.code == 2
     assert done.err.startswith(f"error: {message}")
     assert done.err.count("\n") == 1
+
+
+def test_planner_chooses_the_length_of_every_state(small_tree_file, tmp_path):
+    run = tmp_path / "auto"
+    done = smoke(small_tree_file, run, "--agent", "planner", "--objective", "coded", "--message-bits", "auto")
+    assert done.code == 0
+    law = load_law(run / "law.safetensors", load_tree(run / "tree.safetensors"))
+    # Five candidates and eight labels: at most two bits.
+    assert law.message_sets == ((1, 2), (1, 2))
+    planned = plan_adaptive(load_tree(run / "tree.safetensors"), 0.1, labels=8)
+    for block, expected in zip(law.blocks, planned.law.blocks, strict=True):
+        torch.testing.assert_close(block.p_candidate, expected.p_candidate)
+        torch.testing.assert_close(block.p_label, expected.p_label)
 
 
 def test_existing_run_other_settings_and_missing_run(whole_run, small_tree_file, tmp_path):
