@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -10,7 +11,16 @@ from hypothesis import strategies as st
 from small_laws import random_law
 from small_trees import uneven_tree
 
-from wm_env.information import cost, entropy, measure, measure_by_state, rate, text_total_variation, total_variation
+from wm_env.information import (
+    Measures,
+    cost,
+    entropy,
+    measure,
+    measure_by_state,
+    rate,
+    text_total_variation,
+    total_variation,
+)
 from wm_env.law import BlockLaw
 from wm_env.synthetic import synthetic_tree
 
@@ -107,6 +117,24 @@ def test_rate_is_bounded_by_the_entropy_of_the_induced_law(seed):
     # Gelfand-Pinsker: I(U;X) - I(U;S) = I(U;X|S) - I(U;S|X).
     i_us_given_x = h(joint, U, SYMBOL) + h(joint, S, SYMBOL) - h(joint, U, S, SYMBOL) - h(joint, SYMBOL)
     assert float(found.rate) == pytest.approx(float(found.i_ux_given_s) - i_us_given_x, abs=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=3), st.booleans())
+def test_many_laws_at_once_are_measured_as_one_by_one(seeds, one_tree):
+    trees = [uneven_tree(3, 2, 4, 0.5, seeds[0] if one_tree else seed) for seed in seeds]
+    laws = [random_law(tree, 4, seed).blocks[0] for tree, seed in zip(trees, seeds, strict=True)]
+    batch = BlockLaw(*(torch.stack([getattr(law, field.name) for law in laws], -1) for field in fields(BlockLaw)))
+    if one_tree:
+        batch = replace(batch, cover=batch.cover[..., :1], symbol=batch.symbol[..., :1])
+    found, parts = measure(batch), measure_by_state(batch)
+    for number, law in enumerate(laws):
+        for field in fields(Measures):
+            expected = float(getattr(measure(law), field.name))
+            values = getattr(found, field.name)
+            assert float(values[number]) == pytest.approx(expected, abs=1e-13)
+        for values, expected in zip(parts, measure_by_state(law), strict=True):
+            torch.testing.assert_close(values[:, number], expected, rtol=0, atol=1e-13)
 
 
 def test_parts_of_the_states_sum_to_the_measures():

@@ -46,19 +46,19 @@ def word_values(labels: int, block_length: int, positions: Sequence[int]) -> Ten
 
 
 def word_probs(law: BlockLaw, block_length: int, positions: Sequence[int]) -> Tensor:
-    """P(V_A = a | s), shape (..., N, 2^|A|), rows sum to 1."""
+    """P(V_A = a | s), shape (N, 2^|A|, ...), sums to 1 over a."""
     value = word_values(law.labels, block_length, positions).to(law.p_label.device)
-    probs = law.p_label.new_zeros(*law.p_label.shape[:-1], 2 ** len(positions))
-    return probs.index_add(-1, value, law.p_label)
+    states, _, *laws = law.p_label.shape
+    return law.p_label.new_zeros(states, 2 ** len(positions), *laws).index_add(1, value, law.p_label)
 
 
 def label_given_word(law: BlockLaw, block_length: int, positions: Sequence[int]) -> Tensor:
-    """P(u | V_{A(u)}, s), every label given its own word on A, shape (..., N, M): what the encoder draws from.
+    """P(u | V_{A(u)}, s), every label given its own word on A, shape (N, M, ...): what the encoder draws from.
 
     Where the word has probability 0 in a state the draw is uniform over the labels with that word; see `empty_words`.
     """
     value = word_values(law.labels, block_length, positions).to(law.p_label.device)
-    mass = word_probs(law, block_length, positions)[..., value]
+    mass = word_probs(law, block_length, positions)[:, value]
     uniform = 2 ** len(positions) / law.labels
     return torch.where(mass > 0, law.p_label / torch.where(mass > 0, mass, 1), uniform)
 
@@ -69,11 +69,11 @@ def empty_words(law: BlockLaw, block_length: int, positions: Sequence[int]) -> T
 
 
 def word_channel(law: BlockLaw, block_length: int, positions: Sequence[int]) -> Tensor:
-    """P(x | V_A = a, s), shape (..., N, 2^|A|, Q), last axis sums to 1."""
+    """P(x | V_A = a, s), shape (N, 2^|A|, Q, ...), sums to 1 over x."""
     value = word_values(law.labels, block_length, positions).to(law.p_label.device)
-    draws = label_given_word(law, block_length, positions)[..., None] * law.p_candidate
-    channel = draws.new_zeros(*draws.shape[:-2], 2 ** len(positions), draws.shape[-1])
-    return channel.index_add(-2, value, draws)
+    draws = label_given_word(law, block_length, positions)[:, :, None] * law.p_candidate
+    states, _, *rest = draws.shape
+    return draws.new_zeros(states, 2 ** len(positions), *rest).index_add(1, value, draws)
 
 
 def balanced_law(law: BlockLaw, block_length: int, message_set: Sequence[int]) -> BlockLaw:
@@ -93,5 +93,6 @@ def coded_law(law: BlockLaw, block_length: int, message_set: Sequence[int]) -> B
     the induced law P~_XS averaged over messages.
     """
     channel = word_channel(law, block_length, message_set)
-    p_message = law.p_label.new_full(channel.shape[:-1], 2.0 ** -len(message_set))
+    states, words, _, *laws = channel.shape
+    p_message = law.p_label.new_full((states, words, *laws), 2.0 ** -len(message_set))
     return BlockLaw(law.state_probs, law.cover, law.symbol, p_message, channel)

@@ -20,16 +20,17 @@ RATE, COST, PARENT = "rate_by_state", "cost_by_state", "parent"
 
 
 def parents(child: Tensor, states: int) -> Tensor:
-    """The state s that leads to each state of the next block, shape (..., states), int64; -1 where none does.
+    """The state s that leads to each state of the next block, shape (states, ...), int64; -1 where none does.
 
     Args:
-        child: next state of (s, x), shape (..., N, Q), int64, -1 where there is none.
+        child: next state of (s, x), shape (N, Q, ...), int64, -1 where there is none.
         states: number of states of the next block, or more.
     """
-    row = torch.arange(child.shape[-2])[:, None].expand(child.shape).flatten(-2)
+    row = torch.arange(len(child)).repeat_interleave(child.shape[1])
+    row = row.reshape(-1, *(1 for _ in child.shape[2:])).expand(-1, *child.shape[2:])
     # Entries that lead nowhere are written to a place of their own, which is cut off.
-    place = torch.where(child < 0, states, child).flatten(-2)
-    return torch.full((*child.shape[:-2], states + 1), -1).scatter(-1, place, row)[..., :states]
+    place = torch.where(child < 0, states, child).flatten(0, 1)
+    return torch.full((states + 1, *child.shape[2:]), -1).scatter(0, place, row)[:states]
 
 
 class CreditByState(gym.Wrapper[Any, Any, Any, Any]):

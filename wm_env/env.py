@@ -260,12 +260,12 @@ def repair_action(action: NDArray[Any], support: Tensor, shape: tuple[int, ...])
     """Turn an action into exact float64 laws on the support of the cover.
 
     Args:
-        action: shape (..., N, M, 1 + Q), any float dtype.
-        support: which candidates a state has, shape (..., n, Q) with n <= N; only the first n states are read.
-        shape: the action shape (..., N, M, 1 + Q) that is wanted.
+        action: shape (N, M, 1 + Q), any float dtype.
+        support: which candidates a state has, shape (n, Q) with n <= N; only the first n states are read.
+        shape: the action shape (N, M, 1 + Q) that is wanted.
 
     Returns:
-        P(u|s) of shape (..., n, M) and W(x|u,s) of shape (..., n, M, Q), float64, rows sum to 1.
+        P(u|s) of shape (n, M) and W(x|u,s) of shape (n, M, Q), float64, rows sum to 1.
 
     Raises:
         ValueError: names the first state (and label) whose law is refused.
@@ -273,39 +273,57 @@ def repair_action(action: NDArray[Any], support: Tensor, shape: tuple[int, ...])
     array = np.asarray(action)
     if array.shape != shape:
         raise ValueError(f"action of shape {array.shape}: this environment wants {shape}")
-    states = support.shape[-2]
-    laws = torch.from_numpy(array[..., :states, :, :])
-    p_label = laws[..., 0].to(torch.float64, memory_format=torch.contiguous_format)
-    p_candidate = laws[..., 1:].to(torch.float64, memory_format=torch.contiguous_format)
-    label_sum = _checked_sum(p_label, "P(u|s)")
-    candidate_sum = _checked_sum(p_candidate, "W(x|u,s)")
+    return repair_laws(torch.from_numpy(array[: len(support)]).to(torch.float64, copy=True), support)
+
+
+def repair_laws(laws: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
+    """Check laws and normalise them in their place.
+
+    Args:
+        laws: shape (N, M, 1 + Q, ...), float64, in the order of an action.
+        support: which candidates a state has, shape (N, Q, ...).
+
+    Returns:
+        P(u|s) of shape (N, M, ...) and W(x|u,s) of shape (N, M, Q, ...), views of `laws`.
+
+    Raises:
+        ValueError: names the first state (and label) whose law is refused.
+    """
+    p_label, p_candidate = laws[:, :, 0], laws[:, :, 1:]
+    label_sum, candidate_sum = p_label.sum(1), p_candidate.sum(2)
+    # A NaN fails every comparison.
+    if not (laws.amin() >= 0 and _fits(label_sum).all() and _fits(candidate_sum).all()):
+        _refuse("P(u|s)", label_sum, (p_label < 0).any(1))
+        _refuse("W(x|u,s)", candidate_sum, (p_candidate < 0).any(2))
     if not support.all():
-        p_candidate = p_candidate * support[..., None, :]
-        candidate_sum = p_candidate.sum(-1)
+        p_candidate *= support[:, None]
+        candidate_sum = p_candidate.sum(2)
         empty = candidate_sum <= 0
         if empty.any():
             raise ValueError(f"W(x|u,s) of {_where(empty)} has no mass on the candidates of that state")
-    return p_label / label_sum[..., None], p_candidate / candidate_sum[..., None]
+    p_label /= label_sum[:, None]
+    p_candidate /= candidate_sum[:, :, None]
+    return p_label, p_candidate
 
 
-def _checked_sum(laws: Tensor, name: str) -> Tensor:
-    total = laws.sum(-1)
-    # A NaN fails both comparisons.
-    fits = (total - 1).abs() <= TOLERANCE
-    if not (fits.all() and laws.min() >= 0):
-        wrong = ~fits | (laws < 0).any(-1)
+def _fits(total: Tensor) -> Tensor:
+    return (total - 1).abs() <= TOLERANCE
+
+
+def _refuse(name: str, total: Tensor, negative: Tensor) -> None:
+    wrong = ~_fits(total) | negative
+    if wrong.any():
         raise ValueError(
             f"{name} of {_where(wrong)} is not a law: entries must be >= 0 and sum to 1 within {TOLERANCE:g}, "
             f"the sum is {float(total[wrong][0]):.6g}; "
             "wrap the environment in wm_env.wrappers.LogitsToSimplices to act with logits"
         )
-    return total
 
 
 def _where(wrong: Tensor) -> str:
-    index = wrong.nonzero()[0].tolist()
-    names = ("state",) if wrong.ndim == 1 else ("state", "label") if wrong.ndim == 2 else ("copy", "state", "label")
-    return ", ".join(f"{name} {value}" for name, value in zip(names, index, strict=False))
+    return ", ".join(
+        f"{name} {value}" for name, value in zip(("state", "label"), wrong.nonzero()[0].tolist(), strict=False)
+    )
 
 
 def _largest_block(pool: StateTree, prompts: int) -> int:

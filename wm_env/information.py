@@ -9,7 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wm_env.law import BlockLaw, advance, induced_cover, joint_probs, sum_by_symbol
+from wm_env.law import (
+    BlockLaw,
+    add_rows,
+    advance,
+    induced_cover,
+    joint_probs,
+    probs_given_state,
+    sum_by_symbol,
+)
 
 LN2 = math.log(2)
 
@@ -52,28 +60,43 @@ def total_variation(first: Tensor, second: Tensor, dim: int | tuple[int, ...] = 
 
 
 def measure(law: BlockLaw) -> Measures:
-    """All measures of a block from one pass over its joint law; scalars, or one number per law of a batch."""
+    """All measures of a block; scalars, or one number per law of a batch.
+
+    H(U,X) is taken as H(S,U,X) - H(S|U,X), of which the second term concerns shared symbols only: so the logarithms of
+    the joint law are those of W, and the table P(x,u) is not needed for symbols that belong to one state.
+    """
     z = law.state_probs
-    joint = joint_probs(law)
-    by_symbol = sum_by_symbol(joint, law.symbol)
-    h_u_and_x = entropy(by_symbol, (-1, -2))
-    h_x = entropy(by_symbol.sum(-1))
-    h_u = entropy(by_symbol.sum(-2))
-    h_u_given_s = (z * entropy(law.p_label)).sum(-1)
-    h_x_given_u_and_s = cross_entropy(joint, law.p_candidate, (-1, -2, -3))
-    induced = induced_cover(law)
+    given_state = probs_given_state(law)
+    induced = given_state.sum(1)
+    h_u = entropy((z[:, None] * law.p_label).sum(0), 0)
+    h_x = entropy(sum_by_symbol((z[:, None] * induced)[:, None], law.symbol), (0, 1))
+    h_u_given_s = (z * entropy(law.p_label, 1)).sum(0)
+    h_x_given_u_and_s = (z * cross_entropy(given_state, law.p_candidate, (1, 2))).sum(0)
+    h_u_and_x = entropy(z, 0) + h_u_given_s + h_x_given_u_and_s - _state_entropy(law, given_state)
     return Measures(
         rate=h_u_given_s - (h_u_and_x - h_x),
-        cost=_cost_by_state(law, induced).sum(-1),
+        cost=_cost_by_state(law, induced).sum(0),
         i_ux=h_u + h_x - h_u_and_x,
         i_us=h_u - h_u_given_s,
-        i_ux_given_s=(z * entropy(induced)).sum(-1) - h_x_given_u_and_s,
-        cover_entropy=(z * entropy(law.cover)).sum(-1),
+        i_ux_given_s=(z * entropy(induced, 1)).sum(0) - h_x_given_u_and_s,
+        cover_entropy=(z * entropy(law.cover, 1)).sum(0),
     )
 
 
+def _state_entropy(law: BlockLaw, given_state: Tensor) -> Tensor:
+    """H(S|U,X): what label and symbol leave open about the state; only symbols that several states share do."""
+    place = law.symbol.clamp_min(0).flatten(0, 1)
+    present = (law.symbol >= 0).flatten(0, 1).to(place.dtype)
+    owners = place.new_zeros(int(place.max()) + 1, *place.shape[1:]).scatter_add_(0, place, present).gather(0, place)
+    rows = ((owners > 1).reshape(len(place), -1).any(1)).nonzero()[:, 0]
+    by_candidate = given_state.transpose(1, 2).flatten(0, 1)
+    joint = law.state_probs[rows // law.symbol.shape[1]][:, None] * by_candidate.index_select(0, rows)
+    names, numbers = torch.unique(place[rows], return_inverse=True)
+    return entropy(joint, (0, 1)) - entropy(add_rows(joint, numbers, len(names)), (0, 1))
+
+
 def measure_by_state(law: BlockLaw) -> tuple[Tensor, Tensor]:
-    """The parts of rate and cost that each state contributes, two tensors (..., N); they sum to those of `measure`.
+    """The parts of rate and cost that each state contributes, two tensors (N, ...); they sum to those of `measure`.
 
         r(s) = Z(s) H(U|S=s) + sum_{u,x} P(s,u,x) log2 P(u|x),    c(s) = Z(s) V(P~(.|s), P(.|s)).
 
@@ -82,15 +105,15 @@ def measure_by_state(law: BlockLaw) -> tuple[Tensor, Tensor]:
     """
     joint = joint_probs(law)
     by_symbol = sum_by_symbol(joint, law.symbol)
-    posterior = by_symbol / by_symbol.sum(-1, keepdim=True).clamp_min(torch.finfo(by_symbol.dtype).tiny)
-    symbol = law.symbol.clamp_min(0).flatten(-2)[..., None].expand(*law.symbol.shape[:-2], -1, law.labels)
-    p_label_given_x = posterior.gather(-2, symbol).reshape(*law.symbol.shape, law.labels).transpose(-1, -2)
-    h_u_given_x = cross_entropy(joint, p_label_given_x, (-1, -2))
-    return law.state_probs * entropy(law.p_label) - h_u_given_x, _cost_by_state(law, induced_cover(law))
+    posterior = by_symbol / by_symbol.sum(1, keepdim=True).clamp_min(torch.finfo(by_symbol.dtype).tiny)
+    place = law.symbol.clamp_min(0).flatten(0, 1)[:, None].expand(-1, *posterior.shape[1:])
+    p_label_given_x = posterior.gather(0, place).view(*law.symbol.shape[:2], *posterior.shape[1:]).transpose(1, 2)
+    h_u_given_x = cross_entropy(joint, p_label_given_x, (1, 2))
+    return law.state_probs * entropy(law.p_label, 1) - h_u_given_x, _cost_by_state(law, induced_cover(law))
 
 
 def _cost_by_state(law: BlockLaw, induced: Tensor) -> Tensor:
-    return law.state_probs * total_variation(induced, law.cover)
+    return law.state_probs * total_variation(induced, law.cover, 1)
 
 
 def rate(law: BlockLaw) -> Tensor:

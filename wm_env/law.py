@@ -5,7 +5,6 @@ pre-transform word V is j in binary, most significant bit first, behind L - k ze
 are the last k, and M = 2^L keeps every word.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,14 +26,16 @@ Policy = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 class BlockLaw:
     """The law of one block: Z(s), P(x|s), P(u|s) and W(x|u,s).
 
-    All fields may have the same leading axes: many laws at once, as in the vector environment.
+    All fields may have the same further axes at the end, written `...`: many laws at once, as in the vector
+    environment. They are last so that every operation runs along the laws. Cover and symbols that all laws share have
+    size 1 there.
 
     Attributes:
-        state_probs: Z(s), shape (..., N), sums to 1.
-        cover: the model's own P(x|s), shape (..., N, Q), rows sum to 1.
-        symbol: shape (..., N, Q), int64; states that share a token block share its number; -1 where `cover` is padded.
-        p_label: P(u|s), shape (..., N, M), rows sum to 1.
-        p_candidate: W(x|u,s), shape (..., N, M, Q), last axis sums to 1, zero where `cover` is zero.
+        state_probs: Z(s), shape (N, ...), sums to 1.
+        cover: the model's own P(x|s), shape (N, Q, ...), sums to 1 over x.
+        symbol: shape (N, Q, ...), int64; states that share a token block share its number; -1 where `cover` is padded.
+        p_label: P(u|s), shape (N, M, ...), sums to 1 over u.
+        p_candidate: W(x|u,s), shape (N, M, Q, ...), sums to 1 over x, zero where `cover` is zero.
     """
 
     state_probs: Tensor
@@ -46,7 +47,7 @@ class BlockLaw:
     @property
     def labels(self) -> int:
         """M, the number of labels."""
-        return self.p_label.shape[-1]
+        return self.p_label.shape[1]
 
 
 @dataclass(frozen=True)
@@ -67,43 +68,53 @@ class JointLaw:
 
 
 def joint_probs(law: BlockLaw) -> Tensor:
-    """P(s, u, x) over per-state candidates, shape (..., N, M, Q), sums to 1."""
-    return (law.state_probs[..., None] * law.p_label)[..., None] * law.p_candidate
+    """P(s, u, x) over per-state candidates, shape (N, M, Q, ...), sums to 1."""
+    return (law.state_probs[:, None] * law.p_label)[:, :, None] * law.p_candidate
+
+
+def probs_given_state(law: BlockLaw) -> Tensor:
+    """P(u, x | s), shape (N, M, Q, ...), sums to 1 over u and x."""
+    return law.p_label[:, :, None] * law.p_candidate
 
 
 def induced_cover(law: BlockLaw) -> Tensor:
-    """P~(x|s) = sum_u P(u|s) W(x|u,s): what an observer without the key sees; shape (..., N, Q), rows sum to 1."""
-    return (law.p_label[..., None, :] @ law.p_candidate)[..., 0, :]
+    """P~(x|s) = sum_u P(u|s) W(x|u,s): what an observer without the key sees; shape (N, Q, ...), sums to 1 over x."""
+    return probs_given_state(law).sum(1)
 
 
 def symbol_label_probs(law: BlockLaw) -> Tensor:
-    """P(x, u) over the union of all states' candidates, shape (..., symbols, M), sums to 1."""
+    """P(x, u) over the union of all states' candidates, shape (symbols, M, ...), sums to 1."""
     return sum_by_symbol(joint_probs(law), law.symbol)
 
 
 def sum_by_symbol(joint: Tensor, symbol: Tensor) -> Tensor:
-    """Add up P(s, u, x), shape (..., N, M, Q), by the symbol of (s, x), shape (..., N, Q): (..., symbols, M)."""
-    *batch, _, labels, _ = joint.shape
-    count = int(symbol.max()) + 1
-    first = torch.arange(math.prod(batch), device=joint.device)[:, None] * count
-    place = (symbol.clamp_min(0).reshape(len(first), -1) + first).reshape(-1)
-    rows = joint.transpose(-1, -2).reshape(-1, labels)
-    return joint.new_zeros(len(first) * count, labels).index_add_(0, place, rows).reshape(*batch, count, labels)
+    """Add up P(s, u, x), shape (N, M, Q, ...), by the symbol of (s, x), shape (N, Q, ...): (symbols, M, ...)."""
+    return add_rows(joint.transpose(1, 2).flatten(0, 1), symbol.clamp_min(0).flatten(0, 1), int(symbol.max()) + 1)
+
+
+def add_rows(rows: Tensor, place: Tensor, count: int) -> Tensor:
+    """Add up rows of shape (K, M, ...) that have the same place 0..count-1, shape (K, ...): (count, M, ...)."""
+    sums = rows.new_zeros(count, *rows.shape[1:])
+    if place.numel() == len(rows):
+        return sums.index_add_(0, place.flatten(), rows)
+    return sums.scatter_add_(0, place[:, None].expand_as(rows), rows)
 
 
 def advance(state_probs: Tensor, induced: Tensor, child: Tensor, states: int) -> Tensor:
-    """The law Z' of the next block's state, shape (..., states), sums to 1; exact.
+    """The law Z' of the next block's state, shape (states, ...), sums to 1; exact.
 
     The paper's update of the augmented state: Z'(s') = sum_s Z(s) sum_{x: child(s,x) = s'} P~(x|s).
 
     Args:
-        state_probs: Z(s), shape (..., N).
-        induced: P~(x|s), shape (..., N, Q).
-        child: next state of (s, x), shape (..., N, Q), int64, -1 where there is none.
+        state_probs: Z(s), shape (N, ...).
+        induced: P~(x|s), shape (N, Q, ...).
+        child: next state of (s, x), shape (N, Q, ...), int64, -1 where there is none; size 1 at the end if it is the
+            same for all laws.
         states: number of states of the next block.
     """
-    mass = (state_probs[..., None] * induced).flatten(-2)
-    return mass.new_zeros(*mass.shape[:-1], states).scatter_add(-1, child.clamp_min(0).flatten(-2), mass)
+    mass = (state_probs[:, None] * induced).flatten(0, 1)
+    place = child.clamp_min(0).flatten(0, 1).expand_as(mass)
+    return mass.new_zeros(states, *mass.shape[1:]).scatter_add(0, place, mass)
 
 
 def roll_out(tree: StateTree, policy: Policy, dtype: torch.dtype = torch.float64) -> JointLaw:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wm_env.credit import COST, PARENT, RATE, parents
-from wm_env.env import CovertWatermarkEnv, Observation, repair_action
+from wm_env.env import CovertWatermarkEnv, Observation, repair_action, repair_laws
 from wm_env.information import Measures, measure, measure_by_state
 from wm_env.law import BlockLaw, advance, induced_cover
 from wm_env.problem import BlockTensors, Problem
@@ -65,11 +65,11 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         self.problems = [self.single.problem] * num_envs
         space = self.single.action_space
         self._shape = (space.states, space.labels, 1 + space.candidates)
-        self._prior = torch.zeros(num_envs, self._shape[0], dtype=torch.float64)
+        self._prior = torch.zeros(self._shape[0], num_envs, dtype=torch.float64)
         self._stack_problems()
         self._options: list[dict[str, Any]] = [{}] * num_envs
         self._rngs = [np.random.default_rng()] * num_envs
-        self._state_probs = torch.zeros(num_envs, self._shape[0], dtype=torch.float64)
+        self._state_probs = torch.zeros(self._shape[0], num_envs, dtype=torch.float64)
         self._number = np.full(num_envs, -1)
         self._cost_so_far = np.zeros(num_envs)
         self._played: list[_Play] = []
@@ -140,38 +140,42 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         found = {RATE: np.zeros(shape), COST: np.zeros(shape), PARENT: np.full(shape, -1)}
         for play in self._played:
             rate, cost = measure_by_state(play.law)
-            found[RATE][play.copies, : rate.shape[1]] = rate.numpy()
-            found[COST][play.copies, : cost.shape[1]] = cost.numpy()
-            found[PARENT][play.copies] = parents(play.child, shape[1]).numpy()
+            found[RATE][play.copies, : len(rate)] = rate.T.numpy()
+            found[COST][play.copies, : len(cost)] = cost.T.numpy()
+            found[PARENT][play.copies] = parents(play.child, shape[1]).T.numpy()
         return found
 
     def _play(self, number: int, copies: Copies, actions: NDArray[Any]) -> "_Play":
         """Play block `number` of some copies, all of which stand there."""
         everyone = len(copies) == self.num_envs
         stacked = self._stacked[number] if everyone else self._stacked[number].of(copies)
-        block, states = stacked.tensors, stacked.tensors.cover.shape[1]
+        block, states = stacked.tensors, len(stacked.tensors.cover)
         p_label, p_candidate = self._repair(actions if everyone else actions[copies], copies, stacked)
-        state_probs = self._state_probs[torch.from_numpy(copies), :states]
+        state_probs = self._state_probs[:states, torch.from_numpy(copies)]
         law = self.single.objective(BlockLaw(state_probs, block.cover, block.symbol, p_label, p_candidate))
         if number + 1 < len(self._stacked):
             following = advance(state_probs, induced_cover(law), block.child, self._shape[0])
-            self._state_probs[torch.from_numpy(copies)] = following
+            self._state_probs[:, torch.from_numpy(copies)] = following
         measured = measure(law)
         self._number[copies] += 1
         self._cost_so_far[copies] += self.single.problem.gamma ** (number + 1) * measured.cost.numpy()
         return _Play(copies, law, measured, block.child)
 
     def _repair(self, actions: NDArray[Any], copies: Copies, stacked: "_Stacked") -> tuple[Tensor, Tensor]:
+        # Copies last: see `wm_env.law.BlockLaw`.
+        states, (_, labels, entries) = len(stacked.tensors.cover), self._shape
+        flat = torch.from_numpy(actions).flatten(1)[:, : states * labels * entries]
+        laws = flat.T.contiguous().to(torch.float64).view(states, labels, entries, len(actions))
         if stacked.padding is not None:
             # Copies with fewer states than others: what their actions say there is ignored, so any law will do.
-            actions = actions.astype(np.float64)
-            rows = actions[:, : stacked.padding.shape[1]]
-            rows[stacked.padding, :, 0] = 1 / self._shape[1]
-            rows[stacked.padding, :, 1:] = 1 / (self._shape[2] - 1)
+            by_copy = laws.movedim(3, 1)
+            by_copy[..., 0].masked_fill_(stacked.padding[..., None], 1 / labels)
+            by_copy[..., 1:].masked_fill_(stacked.padding[..., None, None], 1 / (entries - 1))
         try:
-            return repair_action(actions, stacked.tensors.support, actions.shape)
+            return repair_laws(laws, stacked.tensors.support)
         except ValueError:
-            for action, support, copy in zip(actions, stacked.tensors.support, copies, strict=True):
+            for action, copy in zip(actions, copies, strict=True):
+                support = self.problems[copy].blocks[int(self._number[copy])].support
                 try:
                     repair_action(action, support, self._shape)
                 except ValueError as error:
@@ -188,7 +192,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
             self._stack_problems()
         self._number[copies] = 0
         self._cost_so_far[copies] = 0.0
-        self._state_probs[torch.from_numpy(copies)] = self._prior[torch.from_numpy(copies)]
+        self._state_probs[:, torch.from_numpy(copies)] = self._prior[:, torch.from_numpy(copies)]
         self._add(infos, "cost", copies, 0.0)
         self._add(infos, "cost_so_far", copies, 0.0)
         if not self.single.objective.message_set:
@@ -198,8 +202,8 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         self._stacked = _stack(self.problems, self._shape[0])
         priors = [torch.from_numpy(problem.tree.prior) for problem in self.problems]
         self._prior.zero_()
-        for row, prior in zip(self._prior, priors, strict=True):
-            row[: len(prior)] = prior
+        for column, prior in zip(self._prior.T, priors, strict=True):
+            column[: len(prior)] = prior
 
     def _finish(self, terminated: Flags, infos: Infos) -> Infos:
         """Move what the ended copies reported to `final_info` and their last observation to `final_obs`."""
@@ -208,12 +212,13 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         for copy in np.flatnonzero(terminated):
             final_obs[copy] = {name: values[copy] for name, values in observation.items()}
         moved: Infos = {"final_obs": final_obs, "_final_obs": terminated.copy()}
+        if terminated.all():
+            return moved | {"final_info": infos, "_final_info": terminated.copy()}
         final, kept = {}, {}
         for name, values in infos.items():
             final[name] = np.where(terminated, values, np.zeros_like(values))
             kept[name] = np.where(terminated, np.zeros_like(values), values)
-        moved |= {"final_info": final, "_final_info": terminated.copy()}
-        return moved if terminated.all() else moved | kept
+        return moved | {"final_info": final, "_final_info": terminated.copy()} | kept
 
     def _record(self, play: "_Play", infos: Infos) -> None:
         measured = play.measured
@@ -238,7 +243,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
 
     def _observation(self) -> Observation:
         over = self._number == len(self._stacked)
-        state_probs = self._state_probs.numpy().astype(np.float32)
+        state_probs = self._state_probs.T.numpy().astype(np.float32, order="C")
         state_probs[over] = 0.0
         cover = np.zeros((self.num_envs, self._stacked[0].shown.shape[1]), dtype=np.float32)
         for number, stacked in enumerate(self._stacked):
@@ -256,20 +261,21 @@ class _Stacked:
     """One block of all copies.
 
     Attributes:
-        tensors: fields of shape (copies, n, Q), n the most states of a copy.
-        padding: shape (copies, n), True where a copy has no such state; None if there is no padding.
+        tensors: fields of shape (n, Q, copies), n the most states of a copy; (n, Q, 1) if all copies have one problem.
+        padding: shape (n, copies), True where a copy has no such state; None if there is no padding.
         shown: the cover as observed, shape (copies, N * Q), float32.
     """
 
     tensors: BlockTensors
-    padding: Flags | None
+    padding: Tensor | None
     shown: NDArray[np.float32]
 
     def of(self, copies: Copies) -> "_Stacked":
         """Some copies only."""
-        rows = torch.from_numpy(copies)
-        tensors = BlockTensors(*(getattr(self.tensors, field.name)[rows] for field in fields(BlockTensors)))
-        return _Stacked(tensors, None if self.padding is None else self.padding[copies], self.shown[copies])
+        columns = torch.from_numpy(copies)
+        values = [getattr(self.tensors, field.name) for field in fields(BlockTensors)]
+        tensors = BlockTensors(*(value if value.shape[2] == 1 else value[..., columns] for value in values))
+        return _Stacked(tensors, None if self.padding is None else self.padding[:, columns], self.shown[copies])
 
 
 @dataclass(frozen=True)
@@ -297,17 +303,16 @@ def _stack(problems: list[Problem], states: int) -> list[_Stacked]:
             support=_pad([block.support for block in blocks], missing, True),
         )
         shown = _pad([block.cover for block in blocks], [states - len(block.cover) for block in blocks], 0.0)
-        padding = np.arange(most) >= most - np.array(missing)[:, None] if any(missing) else None
-        expanded = (getattr(tensors, field.name).expand(copies, -1, -1) for field in fields(BlockTensors))
-        flat = shown.float().flatten(1).expand(copies, -1).numpy()
-        stacked.append(_Stacked(BlockTensors(*expanded), padding, flat))
+        padding = torch.arange(most)[:, None] >= most - torch.tensor(missing) if any(missing) else None
+        flat = shown.float().movedim(2, 0).flatten(1).expand(copies, -1).numpy()
+        stacked.append(_Stacked(tensors, padding, flat))
     return stacked
 
 
 def _pad(tensors: list[Tensor], missing: list[int], value: float) -> Tensor:
-    """Stack (n_i, Q) to (copies, n, Q), filling up with `value`."""
+    """Stack (n_i, Q) to (n, Q, copies), filling up with `value`."""
     pairs = zip(tensors, missing, strict=True)
-    return torch.stack([torch.nn.functional.pad(tensor, (0, 0, 0, rows), value=value) for tensor, rows in pairs])
+    return torch.stack([torch.nn.functional.pad(tensor, (0, 0, 0, rows), value=value) for tensor, rows in pairs], dim=2)
 
 
 def _chosen_copies(mask: Any, copies: int) -> Copies:
