@@ -86,7 +86,9 @@ def walk(vocabulary: Vocabulary, keys: MessageKeys, side: Side) -> Walk:
         whole = sum(first.values())
         continued = {byte: mass * whole for byte, mass in _masses(node, marks).items()}
         started = {byte: mass * own for byte, mass in first.items()}
-        byte = _choose_byte(side, _added(continued, started))
+        byte = _choose_byte(
+            side, started | {letter: mass + started.get(letter, 0) for letter, mass in continued.items()}
+        )
         if _is_true(started.get(byte, 0), continued.get(byte, 0), ends):
             tokens, law = ended, law_after
             side.note_tokens(len(tokens))
@@ -114,10 +116,6 @@ def _masses(node: Node, marks: list[int]) -> dict[int, int]:
         for byte, start, end in zip(node.next_bytes, marks[1:-1], marks[2:], strict=True)
         if end > start
     }
-
-
-def _added(first: dict[int, int], second: dict[int, int]) -> dict[int, int]:
-    return {byte: first.get(byte, 0) + second.get(byte, 0) for byte in first.keys() | second.keys()}
 
 
 def _choose_byte(side: Side, masses: dict[int, int]) -> int:
