@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -9,15 +10,17 @@ import numpy as np
 import pytest
 import torch
 from tiny_lm import brute_force, write_lm
+from torch.distributed import HashStore
 from torch.utils.flop_counter import FlopCounterMode
 
-from wm_env.lm.build import main
+from wm_env.lm.build import BuildOptions, build, main, prepare, with_rows
 from wm_env.lm.candidates import PoolSettings
-from wm_env.lm.cost import canvas_flops, estimate
+from wm_env.lm.cost import canvas_flops, estimate, rows_that_fit
+from wm_env.lm.crew import Crew
 from wm_env.lm.llada import load_lm
 from wm_env.lm.partial import parts_folder
 from wm_env.lm.prompts import read_prompts
-from wm_env.lm.states import batches, encode_prompts, grow_tree
+from wm_env.lm.states import batches, encode_prompts, grow_tree, pool_law
 from wm_env.lm.text import token_bytes
 from wm_env.tree import check_tree, load_tree, shipped_tree, state_reach
 
@@ -175,7 +178,7 @@ def test_cost_counts_the_canvases_that_are_run(lm, monkeypatch):
     assert set(rows) == {8}
 
 
-def build(*arguments):
+def run(*arguments):
     return main([str(argument) for argument in arguments])
 
 
@@ -184,7 +187,7 @@ OPTIONS = ("--block-length", "2", "--candidates", "4", "--temperature", "1.5")
 
 def test_command_builds_and_reports(model, prompt_file, tmp_path, capsys):
     out = tmp_path / "new" / "tree.safetensors"
-    assert build("--model", model, "--prompts", prompt_file, "--out", out, *OPTIONS) == 0
+    assert run("--model", model, "--prompts", prompt_file, "--out", out, *OPTIONS) == 0
     tree = load_tree(out)
     printed = capsys.readouterr().out
     assert tree.fingerprint in printed
@@ -199,7 +202,7 @@ def test_command_builds_and_reports(model, prompt_file, tmp_path, capsys):
 
 def test_dry_run_tells_the_cost_and_writes_nothing(model, prompt_file, tmp_path, capsys):
     before = sorted(tmp_path.rglob("*"))
-    assert build("--model", model, "--prompts", prompt_file, "--out", tmp_path / "x" / "t", "--dry-run", *OPTIONS) == 0
+    assert run("--model", model, "--prompts", prompt_file, "--out", tmp_path / "x" / "t", "--dry-run", *OPTIONS) == 0
     assert "TFLOP" in capsys.readouterr().out
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -239,7 +242,7 @@ def test_bad_input_is_one_line_and_exit_code_2(model, prompt_file, tmp_path, cap
     names = ("LONG", "EMPTY", "OTHER", "EMPTY_FOLDER", "LONG/tree")
     given = [str(tmp_path / argument) if argument in names else argument for argument in arguments]
     defaults = ["--model", model, "--prompts", prompt_file, "--out", tmp_path / "tree", *OPTIONS]
-    assert build(*defaults, *given) == 2
+    assert run(*defaults, *given) == 2
     printed = capsys.readouterr().err
     assert printed.startswith("error: ")
     assert printed.count("\n") == 1
@@ -247,26 +250,118 @@ def test_bad_input_is_one_line_and_exit_code_2(model, prompt_file, tmp_path, cap
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_killed_command_goes_on(model, tmp_path):
+@pytest.fixture
+def many(model, tmp_path):
+    """Options of a tree of 120 states with a batch for each."""
     prompts = tmp_path / "many.txt"
     prompts.write_text("\n".join("abcdef"[n % 6] * (n // 6 + 1) for n in range(24)))
-    out = tmp_path / "tree"
-    command = ["--model", model, "--prompts", str(prompts), "--out", str(out), "--batch-size", "1", *OPTIONS]
-    process = subprocess.Popen([sys.executable, "-m", "wm_env.lm.build", *command], stderr=subprocess.PIPE)
+    return ("--model", model, "--prompts", str(prompts), "--batch-size", "1", *OPTIONS)
+
+
+def command(processes, *arguments):
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"] * (processes > 1)
+    return [
+        sys.executable,
+        *["-m"] * (processes > 1),
+        *launcher,
+        *["-m"] * (processes == 1),
+        "wm_env.lm.build",
+        *arguments,
+    ]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_killed_command_goes_on(many, tmp_path, processes):
+    out, whole = tmp_path / "tree", tmp_path / "whole"
+    process = subprocess.Popen(
+        command(processes, *many, "--out", str(out)), stderr=subprocess.PIPE, start_new_session=True
+    )
     deadline = time.monotonic() + 120
     while len(list(parts_folder(out).glob("*.safetensors"))) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
+    os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert not out.exists()
     left = len(list(parts_folder(out).glob("*.safetensors")))
     assert 3 <= left < 120
-    assert main(command) == 0
-    whole = tmp_path / "whole"
-    assert main([*command[:4], "--out", str(whole), *OPTIONS]) == 0
-    assert load_tree(out).fingerprint == load_tree(whole).fingerprint
+    assert subprocess.run(command(processes, *many, "--out", str(out)), check=False).returncode == 0
+    assert main([*many[:-2], "--temperature", "1.5", "--out", str(whole), "--batch-size", "9"]) == 0
+    assert out.read_bytes() == whole.read_bytes()
     assert not parts_folder(out).exists()
+
+
+def test_an_error_in_one_of_two_processes_is_told_once_and_ends_both(many, tmp_path):
+    arguments = command(2, *many, "--out", str(tmp_path / "tree"), "--beam-width", "1")
+    process = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert process.returncode != 0
+    assert process.stderr.count("error: beam_width=1: at least candidates=4 is needed\n") == 1
+    assert process.stdout == ""
+
+
+def short_of_memory(lm, most):
+    """The same model on a machine that has memory for passes of at most `most` canvases."""
+
+    def logits_at(network, canvas, position):
+        if len(canvas) > most:
+            raise torch.OutOfMemoryError
+        return lm.logits_at(network, canvas, position)
+
+    return dataclasses.replace(lm, logits_at=logits_at)
+
+
+def test_rows_are_halved_when_memory_runs_out_and_kept_when_a_build_goes_on(lm, prompt_file, tmp_path, model, capsys):
+    options = BuildOptions(
+        tmp_path / "tree", model, prompt_file, block_length=2, candidates=4, temperature=1.5, beam_width=12
+    )
+    plan = prepare(options)
+    grown = build(dataclasses.replace(plan, lm=short_of_memory(lm, 3)), Crew())
+    assert grown.tree.meta.rows == 2
+    told = capsys.readouterr()
+    assert "out of memory with passes of 8 canvases: all states are made again in passes of 4" in told.err
+    assert told.err.count("out of memory") == 2
+    with pytest.raises(torch.OutOfMemoryError):
+        build(dataclasses.replace(plan, lm=short_of_memory(lm, 0)), Crew())
+    given = prepare(dataclasses.replace(options, rows=8))
+    with pytest.raises(torch.OutOfMemoryError):
+        build(dataclasses.replace(given, lm=short_of_memory(lm, 3)), Crew())
+
+    parts = parts_folder(options.out)
+    grow_tree(lm, PROMPTS[:2], dataclasses.replace(plan.settings, rows=5), blocks=1, batch_size=4, parts=parts)
+    assert with_rows(plan, Crew()).settings.rows == 5
+    assert with_rows(given, Crew()).settings.rows == 8
+    other = prepare(dataclasses.replace(options, temperature=2.0))
+    assert with_rows(other, Crew()).settings.rows == 8
+
+
+def test_processes_that_compute_differently_do_not_build_one_tree(lm, tmp_path):
+    store = HashStore()
+    Crew(0, 2, store).agree("law", json.dumps(pool_law(lm, settings(temperature=2.5))))
+    with pytest.raises(ValueError, match=r"process 1 has temperature 1\.5, process 0 has 2\.5"):
+        grow(lm, parts=tmp_path / "parts", crew=Crew(1, 2, store))
+    with pytest.raises(ValueError, match="need a folder"):
+        grow(lm, crew=Crew(1, 2, store))
+
+
+def test_a_part_that_another_machine_cannot_see_is_named(lm, tmp_path):
+    store = HashStore()
+    other = Crew(1, 2, store)
+    # The other process takes all the work and says that it is done.
+    other.add("block 0", 100)
+    for when in ("start", "block 0"):
+        other.add(f"{when}: all written", 1)
+        other.add(f"{when}: all read", 1)
+    with pytest.raises(ValueError, match="folder that all machines share"):
+        grow(lm, parts=tmp_path / "parts", crew=Crew(0, 2, store))
+
+
+def test_passes_are_filled_by_the_states_that_follow_a_state(lm):
+    plain = settings()
+    assert [plain.rows_at(step) for step in (0, 1)] == [8, 8]
+    wide = dataclasses.replace(plain, candidates=20, beam_width=24, rows=480, block_length=8)
+    assert [wide.rows_at(step) for step in (0, 1, 7)] == [24, 480, 480]
+    assert (wide.at_block(0).rows, wide.at_block(1).rows) == (24, 480)
+    assert rows_that_fit(lm, wide, 72) == 8
 
 
 def test_importing_the_package_does_not_import_language_models():

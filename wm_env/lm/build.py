@@ -18,6 +18,7 @@ from typing import Literal
 
 import torch
 import tyro
+from torch.distributed import DistError
 from tqdm import tqdm
 
 from wm_env.files import check_seed, check_writable
@@ -33,6 +34,7 @@ from wm_env.lm.cost import (
     weight_bytes,
 )
 from wm_env.lm.crew import Crew, StoppedError
+from wm_env.lm.forward import is_layer_stack
 from wm_env.lm.llada import MaskedLM, compiled_lm, load_lm
 from wm_env.lm.partial import Context, delete_parts, parts_folder, recorded_rows
 from wm_env.lm.progress import progress
@@ -137,7 +139,8 @@ def prepare(options: BuildOptions) -> Plan:
     prompts = read_prompts(options.prompts, options.prompt_count, options.seed)
     device = checked_device(options.device)
     lm = load_lm(options.model, device=device, dtype=getattr(torch, options.dtype))
-    if device.startswith("cuda") if options.compile is None else options.compile:
+    pays = device.startswith("cuda") and is_layer_stack(lm.network)
+    if pays if options.compile is None else options.compile:
         lm = compiled_lm(lm)
     contexts = tuple(encode_prompts(lm, prompts, options.blocks * options.block_length))
     check_pool_size(lm, settings)
@@ -278,12 +281,15 @@ def summary(grown: Grown, path: Path) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line: exit code 0 when done, 1 if the build fails, 2 for bad options or input."""
     options = tyro.cli(BuildOptions, args=arguments)
-    with Crew.join() as crew:
-        try:
+    try:
+        with Crew.join() as crew:
             return _run(options, crew)
-        except StoppedError:
-            # The process that failed has told why.
-            return 1
+    except StoppedError:
+        # The process that failed has told why.
+        return 1
+    except DistError as error:
+        print(f"error: the other processes of torchrun are gone: {str(error).partition(chr(10))[0]}", file=sys.stderr)
+        return 1
 
 
 def _run(options: BuildOptions, crew: Crew) -> int:

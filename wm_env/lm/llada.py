@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from wm_env.files import fingerprint
-from wm_env.lm.forward import compile_layers, hidden_at
+from wm_env.lm.forward import compile_layers, hidden_at, is_layer_stack
 from wm_env.lm.network import LLaDAConfig, build_network, tensor_names
 from wm_env.lm.weights import first_line, load_tensors, read_json, read_tokenizer
 
@@ -113,7 +113,7 @@ def compiled_lm(lm: MaskedLM) -> MaskedLM:
     Raises:
         ValueError: the network is not a stack of decoder layers.
     """
-    if not hasattr(lm.network.base_model, "layers") or not hasattr(lm.network, "lm_head"):
+    if not is_layer_stack(lm.network):
         raise ValueError(f"{lm.name} is a {type(lm.network).__name__}: only LLaDA and Dream are compiled")
     compile_layers(lm.network)
     return replace(lm, compiled=True)

@@ -122,8 +122,9 @@ def grow_tree(
     for number in range(blocks):
         if crew.first:
             report(sum(context in known for context in contexts), 0.0)
-        # The longest first, so that no process is left with a long batch at the end.
-        work = list(batches([context for context in contexts if context not in known], batch_size))[::-1]
+        todo = list(dict.fromkeys(context for context in contexts if context not in known))
+        # Enough batches that every process gets one, the longest first, so that none is left with a long one at the end.
+        work = list(batches(todo, min(batch_size, max(1, -(-len(todo) // crew.size)))))[::-1]
         for piece in crew.pieces(f"block {number}", len(work)):
             batch = work[piece]
             made = make_pools(lm, vocabulary, np.array(batch, dtype=np.int64), settings.at_block(number))
