@@ -123,7 +123,7 @@ def grow_tree(
         if crew.first:
             report(sum(context in known for context in contexts), 0.0)
         todo = list(dict.fromkeys(context for context in contexts if context not in known))
-        # Enough batches that every process gets one, the longest first, so that none is left with a long one at the end.
+        # A batch for every process, the longest first, so that none is left with a long one at the end.
         work = list(batches(todo, min(batch_size, max(1, -(-len(todo) // crew.size)))))[::-1]
         for piece in crew.pieces(f"block {number}", len(work)):
             batch = work[piece]
