@@ -40,7 +40,7 @@ class Errors:
         ber_ci95: its Clopper-Pearson 95 % interval over blocks.
         bler: fraction of blocks with a wrong bit.
         unmatched: blocks that fit no candidate.
-        ambiguous: texts that have more than one reading.
+        ambiguous: texts that can be cut into blocks in more than one way.
     """
 
     texts: Kind

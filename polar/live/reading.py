@@ -24,7 +24,7 @@ class Received:
     Attributes:
         messages: of every block, by (decoder, knowledge).
         matched: blocks from the front of the text that fit candidates, B if all do.
-        readings: ways in which the whole text fits.
+        readings: ways to cut the whole text into blocks that fit; more than one leave the receiver in doubt.
     """
 
     messages: dict[tuple[str, str], tuple[int, ...]]
@@ -95,7 +95,8 @@ def read_run_text(session: Session, text: bytes, key: Ints, tables: DecodingTabl
             observation, word = blocks[number]
             words[number] = word[observation[row, candidate]]
         messages[who] = tuple((words ^ pad).tolist())
-    return Received(messages, matched, len(readings))
+    cuts = {tuple(tree.blocks[number].text[row][x] for (number, row), x in path) for path in readings}
+    return Received(messages, matched, len(cuts))
 
 
 def read_keyed_text(session: Session, sent: Continuation, context: Context, pools: KeyedPools) -> Received:
@@ -111,4 +112,5 @@ def read_keyed_text(session: Session, sent: Continuation, context: Context, pool
     )
     words = [int(word_of_candidates(pools.pool(at)[1])[candidate]) for at, candidate in likeliest]
     words += [0] * (session.writer.blocks - len(words))
-    return Received({("text", "path"): tuple(words)}, matched, len(readings))
+    cuts = {tuple(pools.pool(at)[0].text[x] for at, x in path) for path in readings}
+    return Received({("text", "path"): tuple(words)}, matched, len(cuts))
