@@ -46,6 +46,8 @@ class Options:
 
     texts: int = 10
     """Prompts of the comparison of whole texts; 0 leaves it out."""
+    block_texts: int = 1
+    """Of these, how many for the scheme block, at least 1; half a minute each."""
     message_bytes: int = 16
     """Bytes of a message in a text."""
     draws: int = 32
@@ -164,7 +166,7 @@ def main() -> None:
     compare_blocks(options)
     if options.texts:
         print("\nWhole texts\n")
-        print(compare_texts(options.texts, options.message_bytes, options.seed))
+        print(compare_texts(options.texts, options.block_texts, options.message_bytes, options.seed))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from benchmarks.peer_schemes import discop, imec, keyed_colours, od_stega, sparsamp
@@ -138,10 +139,19 @@ def test_discop_law_of_any_weights(weights: list[int], bits: list[int]) -> None:
     assert law == pytest.approx(np.array(weights) / sum(weights))
 
 
+def test_discop_consumes_a_bit_at_twice_the_smaller_share() -> None:
+    """A node of odds 3 to 1 carries a bit for half of all pointers, an even one for all of them."""
+    turn = 2**discop.POINTER_BITS
+    for weights, carrying in (([3, 1], 8), ([2, 2], 16)):
+        root = discop.huffman_tree(weights)
+        used = [discop.send(root, [1], iter([turn * (2 * step + 1) // 32]).__next__)[1] for step in range(16)]
+        assert sum(used) == carrying
+
+
 def test_a_flattened_law_is_the_optimum_of_a_general_solver() -> None:
     pmf = np.array([0.5, 0.2, 0.15, 0.1, 0.05])
 
-    def entropy_loss(moves: np.ndarray) -> float:
+    def entropy_loss(moves: NDArray[np.float64]) -> float:
         law = pmf + moves[:5] - moves[5:]
         return float((law * np.log2(np.maximum(law, 1e-300))).sum())
 

@@ -20,4 +20,5 @@ def flatten(pmf: Floats, budget: float) -> Floats:
     cap = brentq(lambda level: np.maximum(pmf - level, 0).sum() - budget, middle, top, xtol=1e-16)
     floor = brentq(lambda level: np.maximum(level - pmf[support], 0).sum() - budget, 0.0, middle, xtol=1e-16)
     flat = np.where(support, np.clip(pmf, floor, cap), 0)
-    return flat / flat.sum()
+    law: Floats = flat / flat.sum()
+    return law

@@ -46,7 +46,8 @@ def block_choices(pmf: NDArray[np.float64], message_bits: int, angles: NDArray[n
     upper = pmf.cumsum(1)
     targets = points[None] * upper[:, -1, None, None]
     choices = np.stack([np.searchsorted(row, target, side="right") for row, target in zip(upper, targets, strict=True)])
-    return np.minimum(choices, pmf.shape[1] - 1)
+    inside: NDArray[np.int64] = np.minimum(choices, pmf.shape[1] - 1)
+    return inside
 
 
 def message_law(cumulative: Sequence[int], messages: int, message: int) -> list[float]:
