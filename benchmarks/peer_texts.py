@@ -5,7 +5,7 @@ iMEC hand the receiver token ids, whereas `stream` and `block` hand it the bytes
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -240,8 +240,8 @@ HEADER = (
 )
 
 
-def compare_texts(texts: int, block_texts: int, message_bytes: int, seed: int) -> str:
-    """A Markdown table: every scheme sends the same random messages behind the same prompts.
+def compare_texts(texts: int, block_texts: int, message_bytes: int, seed: int) -> Iterator[str]:
+    """The lines of a Markdown table: every scheme sends the same random messages behind the same prompts.
 
     The scheme block draws 64 candidates for each of its blocks, so it takes most of the time: it sends the first
     `block_texts` of them.
@@ -251,17 +251,19 @@ def compare_texts(texts: int, block_texts: int, message_bytes: int, seed: int) -
     vocabulary = open_vocabulary(lm)
     prompts = read_prompts("shipped")
     order = np.random.default_rng(seed).permutation(len(prompts))
-    lines = [HEADER]
+    yield HEADER
     for name, (send, reads) in SCHEMES.items():
         total: Tally = {}
         settings = Settings(scheme="block" if send is send_block else "stream")
-        for number in range(block_texts if send is send_block else texts):
+        count = block_texts if send is send_block else texts
+        if not count:
+            continue
+        for number in range(count):
             channel = open_channel(lm, prompts[order[number % len(order)]], settings, vocabulary)
             rng = np.random.default_rng([seed, number])
             job = Job(channel, Laws(channel), rng.bytes(message_bytes), Key(rng.bytes(KEY_BYTES)), rng)
             add(total, _send_and_read(job, send, lm))
-        lines.append(_line(name, reads, total, 8 * message_bytes))
-    return "\n".join(lines)
+        yield _line(name, reads, total, 8 * message_bytes)
 
 
 def _send_and_read(job: Job, send: Callable[[Job], Outcome], lm: TimedLM) -> Tally:

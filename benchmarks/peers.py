@@ -46,8 +46,8 @@ class Options:
 
     texts: int = 10
     """Prompts of the comparison of whole texts; 0 leaves it out."""
-    block_texts: int = 1
-    """Of these, how many for the scheme block, at least 1; half a minute each."""
+    block_texts: int = 0
+    """Of these, how many for the scheme block, which takes many minutes for one; 0 leaves it out."""
     message_bytes: int = 16
     """Bytes of a message in a text."""
     draws: int = 32
@@ -166,7 +166,8 @@ def main() -> None:
     compare_blocks(options)
     if options.texts:
         print("\nWhole texts\n")
-        print(compare_texts(options.texts, options.block_texts, options.message_bytes, options.seed))
+        for text in compare_texts(options.texts, options.block_texts, options.message_bytes, options.seed):
+            print(text, flush=True)
 
 
 if __name__ == "__main__":
