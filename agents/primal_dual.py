@@ -74,7 +74,7 @@ class PrimalDual:
 
     Attributes:
         policy: P(u|s) and W(x|u,s) of every state.
-        multiplier: beta, a scalar tensor; starts at 0.
+        multiplier: beta, a scalar tensor.
         iteration: steps taken so far.
     """
 
@@ -84,7 +84,7 @@ class PrimalDual:
         self.epsilon = epsilon
         self.dual_step = settings.dual_step
         self.optimizer = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate, maximize=True, fused=True)
-        self.multiplier = torch.zeros((), dtype=policy.embedding.dtype, device=policy.embedding.device)
+        self.multiplier = policy.embedding.new_tensor(settings.first_multiplier)
         self.iteration = 0
 
     def step(self) -> Outcome:

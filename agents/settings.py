@@ -30,6 +30,9 @@ class LearnerSettings:
     """eta_phi, the step of Adam."""
     dual_step: float = 0.05
     """eta_beta, the step of the multiplier, bits per unit of total variation."""
+    first_multiplier: float = 0.0
+    """beta before the first step, bits per unit of total variation; the paper's is 0. With the coded objective a price
+    from the start lets words divide the candidates evenly, which they cannot change later."""
     evaluate_every: int = 100
     """Iterations between two exact evaluations, each with a row of metrics and a checkpoint."""
     policy: PolicySettings = PolicySettings()

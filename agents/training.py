@@ -1,6 +1,7 @@
 """Training runs: from settings to a run folder with a law."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,6 +167,8 @@ def _check_range(settings: RunSettings) -> None:
         if not value > 0:
             raise ValueError(f"{name}={value}: a number above 0 is needed")
     check_seed(settings.seed)
+    if not 0 <= constants.first_multiplier < math.inf:
+        raise ValueError(f"first_multiplier={constants.first_multiplier}: a number of 0 or more is needed")
     if label_bits(settings.labels) == 0:
         raise ValueError("labels=1: a label needs at least two values to carry anything")
     if settings.message_bits is not None and settings.objective == "gp":

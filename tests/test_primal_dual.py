@@ -72,6 +72,14 @@ def arrays(policy: SoftmaxPolicy):
     return [parameter.detach().numpy().copy() for parameter in policy.parameters()]
 
 
+def test_multiplier_starts_where_it_is_told():
+    tree = uneven_tree(prompts=2, blocks=2, candidates=3, seed=1)
+    assert float(make(tree).multiplier) == 0
+    learner = make(tree, first_multiplier=8.0, dual_step=0.5)
+    outcome = learner.step()
+    assert float(learner.multiplier) == pytest.approx(8 + 0.5 * (float(outcome.cost) - 0.1), abs=1e-12)
+
+
 @pytest.mark.parametrize("gamma", [1.0, 0.6])
 def test_outcome_is_the_papers_sum(gamma):
     tree = uneven_tree(prompts=2, blocks=3, candidates=3, seed=1)

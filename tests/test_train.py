@@ -178,6 +178,7 @@ def test_coded_objective_saves_its_message_set(small_tree_file, tmp_path):
         (["--gamma", 0], "gamma=0.0: a discount in (0, 1] is needed"),
         (["--iterations", 0], "iterations=0: a number above 0 is needed"),
         (["--objective", "coded", "--message-bits", 4], "message_bits=4: 8 labels carry 1 to 3 message bits"),
+        (["--learner.first-multiplier", -1], "first_multiplier=-1.0: a number of 0 or more is needed"),
         (["--message-bits", 2], "message_bits=2: the gp objective has none; add --objective coded"),
         (["--objective", "coded", "--message-bits", "auto"], "message_bits=auto: only the planner chooses lengths"),
         (["--agent", "planner", "--labels", 2], "labels=2"),

@@ -1,0 +1,129 @@
+"""The coded planner against the limits of one block, the paper's recipe and fixed lengths, on the shipped tree.
+
+python benchmarks/coded.py                     limits, lengths that follow the state: a minute
+python benchmarks/coded.py --run RUN ...       also 3 bits in 8 tokens of these runs, trained with train.py
+
+Everything goes through `polar.evaluation`: the encoder, decoders and enumeration of evaluate.py. A TV budget t is a
+mean over blocks; the planner's epsilon is a sum, epsilon = B t. Limits are taken at the law of states that the coded
+blocks themselves lead to. Where the package is not installed: PYTHONPATH=. before the command.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from agents.adaptive_planner import plan_adaptive
+from agents.coded_planner import plan_coded
+from polar.adaptive import AdaptiveSettings, evaluate_adaptive
+from polar.decoders import Knowledge, observations
+from polar.evaluation import EvaluationSettings, OperatingPoint, evaluate
+from polar.run_evaluation import load_run
+from wm_env.law import JointLaw
+from wm_env.limits import Limit, block_limit, tree_limit
+from wm_env.tree import StateTree, shipped_tree
+
+BUDGETS = (0.0, 0.01, 0.05, 0.1)
+DITHER_BITS = 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, nargs="*", default=[], help="runs to compare at 3 message bits")
+    parser.add_argument("--transmissions", type=int, default=1000, help="Monte Carlo texts of every point")
+    options = parser.parse_args()
+    tree = shipped_tree()
+    show_limits(tree, options.transmissions)
+    show_recipes(tree, options.run)
+    show_lengths(tree, options.transmissions)
+
+
+def show_limits(tree: StateTree, transmissions: int) -> None:
+    """Block and bit errors of the planner's law with a pad of l bits, and with 4 bits of dither beyond it."""
+    print("| state | l | TV budget | TV | block error | limit | bit error | measured | floor | with dither | limit |")
+    print("|" + " --- |" * 11)
+    for knowledge in ("marginal", "path"):
+        for bits in (1, 2, 3, 4):
+            for budget in BUDGETS:
+                law = plan(tree, bits, budget, knowledge)
+                limit = limit_of_law(law, bits)
+                keys = (1 << bits, 1 << bits + DITHER_BITS)
+                settings = EvaluationSettings((bits,), keys, ("map",), (knowledge,), ("dither",), transmissions)
+                pad, dither = evaluate(tree, law, settings)
+                print(
+                    f"| {'unknown' if knowledge == 'marginal' else 'path'} | {bits} | {budget:g} | {pad.tv_mean:.4f} | "
+                    f"{pad.bler:.4f} | {limit.block_error(pad.tv_mean):.4f} | {pad.ber:.4f} | {measured(pad)} | "
+                    f"{pad_floor(limit, pad.tv_mean):.4f} | {dither.bler:.4f} | "
+                    f"{limit.shared_key_block_error(dither.tv_mean):.4f} |",
+                    flush=True,
+                )
+
+
+def pad_floor(limit: Limit, budget: float) -> float:
+    """No code with a pad of l bits has a smaller bit error rate.
+
+    A wrong block has at least one wrong bit, and P(more than d wrong bits) is at least what `distance_masses` says.
+    """
+    beyond = np.cumsum(limit.distance_masses[::-1])[::-1][2:]
+    bits = len(limit.distance_masses) - 1
+    return (limit.block_error(budget) + float(np.maximum(beyond - budget, 0).sum())) / bits
+
+
+def show_recipes(tree: StateTree, runs: Sequence[Path]) -> None:
+    """3 bits in 8 tokens with 8 keys; D is the block error plus the TV, at least 1 - E[P0] for every code."""
+    print(f"\n3 bits in 8 tokens, 8 keys, successive decoding; 1 - E[P0] = {tree_limit(tree, 3).block_error(0):.4f}\n")
+    print("| law | TV | bit error | block error | D |\n| --- | --- | --- | --- | --- |")
+    laws = {str(run): load_run(run)[1] for run in runs}
+    laws |= {f"planner, TV budget {budget:g}": plan(tree, 3, budget, "marginal") for budget in BUDGETS}
+    for name, law in laws.items():
+        point = evaluate(tree, law, EvaluationSettings((3,), (8,), ("sc",), ("marginal",), transmissions=0))[0]
+        print(
+            f"| {name} | {point.tv_mean:.4f} | {point.ber:.5f} | {point.bler:.4f} | {point.bler + point.tv_mean:.4f} |"
+        )
+
+
+def show_lengths(tree: StateTree, transmissions: int) -> None:
+    """Lengths that follow the state, planned free of errors, against the longest fixed length free of errors."""
+    print("\n| lengths | TV | bits per token | bit error | measured |\n| --- | --- | --- | --- | --- |")
+    for budget in BUDGETS:
+        law = plan_adaptive(tree, len(tree.blocks) * budget).law
+        point = evaluate_adaptive(tree, law, AdaptiveSettings(transmissions=transmissions))
+        rate = point.mean_bits / tree.block_length
+        print(
+            f"| auto, TV budget {budget:g} | {point.tv_mean:.4f} | {rate:.4f} | {point.ber:.5f} | {measured(point)} |",
+            flush=True,
+        )
+    for bits in (1, 2, 3, 4):
+        for budget in (0.0, 0.01):
+            law = plan(tree, bits, budget, "path")
+            settings = EvaluationSettings((bits,), (1 << bits,), ("map",), ("path",), transmissions=transmissions)
+            point = evaluate(tree, law, settings)[0]
+            rate = point.rate_bits_per_token
+            print(
+                f"| {bits} bits, TV budget {budget:g} | {point.tv_mean:.4f} | {rate:.4f} | {point.ber:.5f} | "
+                f"{measured(point)} |",
+                flush=True,
+            )
+
+
+def plan(tree: StateTree, bits: int, budget: float, knowledge: Knowledge) -> JointLaw:
+    """The planner's law at a mean TV per block, for a decoder with this knowledge of the state."""
+    seen = [numbers.numpy() for numbers in observations(tree, knowledge)]
+    return plan_coded(tree, bits, len(tree.blocks) * budget, seen=seen).law
+
+
+def limit_of_law(law: JointLaw, bits: int) -> Limit:
+    """The limit of the law's blocks, its states as likely as they are under the law."""
+    cover = torch.cat([block.cover for block in law.blocks]).numpy()
+    weights = torch.cat([block.state_probs for block in law.blocks]).numpy() / len(law.blocks)
+    return block_limit(cover, weights, bits)
+
+
+def measured(point: OperatingPoint) -> str:
+    return f"{point.ber_mc:.4f} [{point.ber_mc_ci95[0]:.4f}, {point.ber_mc_ci95[1]:.4f}]"
+
+
+if __name__ == "__main__":
+    main()
