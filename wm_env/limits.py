@@ -48,11 +48,11 @@ class Limit:
 
     def block_error(self, tv_budget: float) -> float:
         """Least block error rate with l key bits at this average TV: every unit of TV buys one of success."""
-        return 1 - min(self.largest_success, self.success + tv_budget)
+        return max(0.0, 1 - min(self.largest_success, self.success + tv_budget))
 
     def shared_key_block_error(self, tv_budget: float) -> float:
         """Least block error rate with any amount of shared key at this average TV."""
-        return 1 - min(self.largest_success, self.shared_key_success + tv_budget)
+        return max(0.0, 1 - min(self.largest_success, self.shared_key_success + tv_budget))
 
     def bit_error(self, tv_budget: float) -> float:
         """phi: no code has a smaller bit error rate at this average TV, with any key; in [0, 1/2].
