@@ -73,7 +73,7 @@ def frontier_figure(tree: StateTree, laws: Mapping[str, Achieved], gamma: float 
     last = min(max(0.2, 1.5 * dearest), max(solve(tree, np.inf, gamma).cost, dearest))
     budgets = np.linspace(0, last, _CURVE_POINTS)
     rates = [optimum.rate / tokens for optimum in frontier(tree, budgets.tolist(), gamma)]
-    figure = Figure(figsize=(7, 5), layout="constrained")
+    figure = Figure(figsize=(8, 6), layout="constrained")
     axes = figure.add_subplot()
     axes.plot(budgets, rates, color="black", label="exact optimum")
     for number, (name, law) in enumerate(laws.items()):
@@ -91,7 +91,8 @@ def frontier_figure(tree: StateTree, laws: Mapping[str, Achieved], gamma: float 
     axes.set_ylabel("rate I(U;X) - I(U;S), bits per token")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", frameon=False)
+    # Below the axes: there is no corner that no law can lie in.
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small", frameon=False)
     return figure
 
 
