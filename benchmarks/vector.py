@@ -1,18 +1,22 @@
 """Steps per second of 64 copies, batched and in Stable-Baselines3's DummyVecEnv: python benchmarks/vector.py [TREE].
 
-Both play the same simplex actions, alternating in one process; both reset finished episodes in the same step.
+Both play the same simplex actions, alternating in one process; both reset finished episodes in the same step. One row
+of the table per size of the problem, the second is the environment's default.
 """
 
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import gymnasium as gym
 import torch
 from stable_baselines3.common.env_util import make_vec_env
 
 LONG_ID, COPIES, ROUNDS, STEPS = "wm_env:CovertWatermarkEnv-v0", 64, 9, 20
+SIZES = ((1, 8, 8), (4, 8, 8), (8, 12, 16), (16, 16, 16))
+"""Prompts, candidates and labels."""
 
 
 def seconds_per_step(step: Callable[[], object]) -> tuple[float, float]:
@@ -23,12 +27,13 @@ def seconds_per_step(step: Callable[[], object]) -> tuple[float, float]:
     return (time.perf_counter() - wall) / STEPS, (time.process_time() - cpu) / STEPS
 
 
-def main(tree: str) -> None:
-    torch.set_num_threads(1)
+def compare(tree: str, prompts: int, candidates: int, labels: int) -> None:
+    """Print one row: medians of the rounds, and of the ratios within a round."""
+    arguments: dict[str, Any] = {"tree": tree, "prompts": prompts, "candidates": candidates, "labels": labels}
     batched = gym.make_vec(
-        LONG_ID, COPIES, vectorization_mode="vector_entry_point", autoreset_mode="SameStep", tree=tree
+        LONG_ID, COPIES, vectorization_mode="vector_entry_point", autoreset_mode="SameStep", **arguments
     )
-    dummy = make_vec_env(LONG_ID, n_envs=COPIES, env_kwargs={"tree": tree})
+    dummy = make_vec_env(LONG_ID, n_envs=COPIES, env_kwargs=arguments)
     batched.action_space.seed(0)
     action = batched.action_space.sample()
     batched.reset(seed=0)
@@ -37,13 +42,26 @@ def main(tree: str) -> None:
         (seconds_per_step(lambda: dummy.step(action)), seconds_per_step(lambda: batched.step(action)))
         for _ in range(ROUNDS)
     ]
-    for name, kind in (("wall clock", 0), ("processor", 1)):
+    row = f"| {prompts} | {candidates} | {labels} | {action[0].size:,} |"
+    for kind in (0, 1):
         one, other = (statistics.median(row[which][kind] for row in rounds) for which in (0, 1))
         ratio = statistics.median(row[0][kind] / row[1][kind] for row in rounds)
-        print(
-            f"{name}: DummyVecEnv {COPIES / one:.0f} steps/s, batched {COPIES / other:.0f} steps/s, "
-            f"median ratio {ratio:.1f}"
-        )
+        row += f" {COPIES / one:,.0f} | {COPIES / other:,.0f} | {ratio:.1f} |"
+    print(row)
+
+
+def main(tree: str) -> None:
+    torch.set_num_threads(1)
+    print("Steps per second, in the last three columns per second of processor time:\n")
+    print(
+        "| prompts | Q | M | entries of an action"
+        + " | DummyVecEnv | batched | ratio" * 2
+        + " |\n"
+        + "| --- " * 10
+        + "|"
+    )
+    for size in SIZES:
+        compare(tree, *size)
 
 
 if __name__ == "__main__":
