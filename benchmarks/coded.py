@@ -17,7 +17,7 @@ import torch
 
 from agents.adaptive_planner import plan_adaptive
 from agents.coded_planner import plan_coded
-from polar.adaptive import AdaptiveSettings, evaluate_adaptive
+from polar.adaptive import AdaptivePoint, AdaptiveSettings, evaluate_adaptive
 from polar.decoders import Knowledge, observations
 from polar.evaluation import EvaluationSettings, OperatingPoint, evaluate
 from polar.run_evaluation import load_run
@@ -121,7 +121,9 @@ def limit_of_law(law: JointLaw, bits: int) -> Limit:
     return block_limit(cover, weights, bits)
 
 
-def measured(point: OperatingPoint) -> str:
+def measured(point: OperatingPoint | AdaptivePoint) -> str:
+    if point.ber_mc is None or point.ber_mc_ci95 is None:
+        return "no bits sent"
     return f"{point.ber_mc:.4f} [{point.ber_mc_ci95[0]:.4f}, {point.ber_mc_ci95[1]:.4f}]"
 
 
