@@ -12,7 +12,7 @@ arguments or input, 3 the text carries no message.
 
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -25,7 +25,7 @@ from polar.decoding import Decoded, decode, decode_parallel, decode_with_law
 from polar.embedding import Embedded, Limits, embed_with_retries
 from polar.framing import BitString, Message, parse_bits
 from polar.records import load_text_law, save_text_law
-from polar.secrets import Key, NonceLedger, load_key, new_key, open_ledger, save_key
+from polar.secrets import NonceLedger, load_key, new_key, open_ledger, save_key
 from wm_env.lm.llada import load_lm, load_tokenizer
 from wm_env.lm.stack import stack_of
 
@@ -40,7 +40,8 @@ class Model:
     """The language model, and what it continues. Sender and receiver must use the same."""
 
     model: str = "mini"
-    """"mini" (comes with the package), a folder with a LLaDA checkpoint, or a hub id OWNER/NAME."""
+    """"mini" (comes with the package), a folder with a checkpoint of LLaDA, Dream or a masked LM of transformers, or a
+    hub id OWNER/NAME."""
     prompt: str | None = None
     """What the text continues; may be empty."""
     prompt_file: Path | None = None
@@ -218,8 +219,10 @@ def decode_text(options: Decode) -> int:
     key, text = load_key(options.key), read_input(options.text_file)
     if options.law is not None:
         found, stack = decode_by_law(options, text), None
+    elif options.settings.scheme == "parallel":
+        found, stack = decode_without_model(options, text), None
     else:
-        nonces = range(options.search) if options.nonce is None else [options.nonce]
+        nonces = nonces_to_read(options)
         channel = options.model.open(options.settings)
         found, stack = decode(channel, text, key, nonces), stack_of(channel.source.lm)
     if found.message is None:
@@ -235,15 +238,21 @@ def decode_text(options: Decode) -> int:
     return DONE
 
 
-def search(options: Decode, text: bytes, key: Key) -> Decoded:
-    """Look for a message with one nonce after the other. The scheme parallel needs the model's tokenizer only."""
-    nonces = range(options.search) if options.nonce is None else [options.nonce]
-    if options.settings.scheme != "parallel":
-        return decode(options.model.open(options.settings), text, key, nonces)
-    prompt = b""
-    if options.model.prompt is not None or options.model.prompt_file is not None:
-        prompt = options.model.read_prompt().encode()
-    return decode_parallel(load_tokenizer(options.model.model), text, key, nonces, options.settings, prompt)
+def nonces_to_read(options: Decode) -> Iterable[int]:
+    """The nonce that was given, or the first few."""
+    return range(options.search) if options.nonce is None else [options.nonce]
+
+
+def decode_without_model(options: Decode, text: bytes) -> Decoded:
+    """Read a text of the scheme parallel with the tokenizer of the model."""
+    tokenizer = load_tokenizer(options.model.model)
+    prompt = read_known_prompt(options.model) or b""
+    return decode_parallel(tokenizer, text, load_key(options.key), nonces_to_read(options), options.settings, prompt)
+
+
+def read_known_prompt(model: Model) -> bytes | None:
+    """The prompt, None if none was given: without a model it only helps to recognise it in front of a text."""
+    return None if model.prompt is None and model.prompt_file is None else model.read_prompt().encode()
 
 
 def decode_by_law(options: Decode, text: bytes) -> Decoded:
@@ -255,14 +264,12 @@ def decode_by_law(options: Decode, text: bytes) -> Decoded:
     assert options.law is not None
     law = load_text_law(options.law)
     name = f"{options.law} (fingerprint {law.fingerprint[:16]})"
-    prompt = b""
-    if options.model.prompt is not None or options.model.prompt_file is not None:
-        prompt = options.model.read_prompt().encode()
-        if hashlib.sha256(prompt).hexdigest() != law.about["prompt"]:
-            raise ValueError(f"{name} was made for another prompt: ask the sender for the law of this text")
+    prompt = read_known_prompt(options.model)
+    if prompt is not None and hashlib.sha256(prompt).hexdigest() != law.about["prompt"]:
+        raise ValueError(f"{name} was made for another prompt: ask the sender for the law of this text")
     if options.nonce not in (None, law.about["nonce"]):
         raise ValueError(f"{name} was made for nonce {law.about['nonce']}, not {options.nonce}")
-    found = decode_with_law(text, load_key(options.key), law, prompt)
+    found = decode_with_law(text, load_key(options.key), law, prompt or b"")
     if found.message is None and hashlib.sha256(text).hexdigest() != law.about["text"]:
         tell(f"{name} was made for another text")
     return found

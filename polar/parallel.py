@@ -69,7 +69,7 @@ def write(channel: Channel, message: Message, keys: MessageKeys, most_tokens: in
     settings, lm = channel.settings, channel.source.lm
     positions = settings.message_mask()
     frame = make_frame(message, keys.check)
-    bits = _coded_bits(encode_frame(frame, settings.parity), keys, int(positions.sum()))
+    bits = coded_bits(encode_frame(frame, settings.parity), keys, int(positions.sum()))
     needed = len(bits) * settings.positions
     if needed > most_tokens:
         raise ValueError(
@@ -169,8 +169,8 @@ def read(received: BitString, keys: MessageKeys, parity: int) -> tuple[Message |
     return None, attempts
 
 
-def _coded_bits(codeword: bytes, keys: MessageKeys, width: int) -> Ints:
-    """The padded codeword, then key bits, in rows of `width` bits, one a step."""
+def coded_bits(codeword: bytes, keys: MessageKeys, width: int) -> Ints:
+    """The codeword with the pad (xor), then key bits to the end of the last step: shape (steps, width), one row a step."""
     length = 8 * len(codeword)
     total = -(-length // width) * width
     padded = keys.stream("pad").leading(total) ^ int.from_bytes(codeword, "big") << (total - length)

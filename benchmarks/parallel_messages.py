@@ -1,0 +1,118 @@
+"""Messages of 32 bits in texts of the scheme parallel, read back where there is no model.
+
+    python benchmarks/parallel_messages.py write --count 1000 --out texts.jsonl
+    python benchmarks/parallel_messages.py read texts.jsonl
+
+`read` copies the tokenizer alone into an empty folder and reads every text with that. Times are processor times.
+"""
+
+import json
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+import tyro
+
+from polar.channel import Settings, open_channel
+from polar.decoding import decode_parallel
+from polar.embedding import embed_with_retries
+from polar.framing import BitString
+from polar.secrets import KEY_BYTES, Key
+from polar.sources import open_vocabulary
+from wm_env.lm.llada import EMBEDDED, load_lm, load_tokenizer
+from wm_env.lm.prompts import read_prompts
+
+MESSAGE_BITS = 32
+
+ATTEMPTS = 4
+"""Nonces that are tried when a text cannot be sent."""
+
+
+@dataclass(frozen=True)
+class Write:
+    """Hide random messages, each under a key of its own."""
+
+    count: int = 1000
+    """Messages."""
+    out: Path = Path("texts.jsonl")
+    """Texts, keys and messages."""
+    seed: int = 0
+    """Chooses keys and messages."""
+    settings: tyro.conf.OmitArgPrefixes[Settings] = field(default_factory=lambda: Settings(scheme="parallel"))
+
+
+@dataclass(frozen=True)
+class Read:
+    """Read them back, and with a wrong key."""
+
+    texts: tyro.conf.Positional[Path]
+    settings: tyro.conf.OmitArgPrefixes[Settings] = field(default_factory=lambda: Settings(scheme="parallel"))
+
+
+def write(options: Write) -> None:
+    lm = load_lm("mini")
+    vocabulary, prompts = open_vocabulary(lm), read_prompts("shipped")
+    tokens = rejected = 0
+    start = time.process_time()
+    with options.out.open("w", encoding="utf-8") as file:
+        for number in range(options.count):
+            rng = np.random.default_rng([options.seed, number])
+            key, message = Key(rng.bytes(KEY_BYTES)), int(rng.integers(1 << MESSAGE_BITS))
+            channel = open_channel(lm, prompts[number % len(prompts)], options.settings, vocabulary)
+            sent = embed_with_retries(channel, BitString(message, MESSAGE_BITS), key, range(ATTEMPTS))
+            tokens, rejected = tokens + len(sent.tokens), rejected + sent.rejected
+            line = {"key": key.secret.hex(), "nonce": sent.nonce, "message": message, "text": sent.text}
+            file.write(json.dumps(line) + "\n")
+    seconds = (time.process_time() - start) / options.count
+    print(
+        f"{options.count} messages of {MESSAGE_BITS} bits: {tokens / options.count:.1f} tokens each "
+        f"({MESSAGE_BITS * options.count / tokens:.3f} message bits per token), {rejected} texts rejected, "
+        f"{seconds:.3f} s a text"
+    )
+
+
+def read(options: Read) -> None:
+    right = silent = 0
+    seconds = 0.0
+    lines = [json.loads(line) for line in options.texts.read_text(encoding="utf-8").splitlines()]
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(EMBEDDED / name, folder)
+        tokenizer = load_tokenizer(folder)
+        for line in lines:
+            key, text, wanted = (
+                bytes.fromhex(line["key"]),
+                line["text"].encode(),
+                BitString(line["message"], MESSAGE_BITS),
+            )
+            start = time.process_time()
+            found = decode_parallel(tokenizer, text, Key(key), [line["nonce"]], options.settings)
+            seconds += time.process_time() - start
+            right += found.message == wanted
+            wrong_key = Key(key[1:] + key[:1])
+            silent += decode_parallel(tokenizer, text, wrong_key, [line["nonce"]], options.settings).message is None
+    print(
+        f"no model loaded: {right} of {len(lines)} messages exact, {seconds / len(lines) * 1000:.1f} ms a text; "
+        f"with a wrong key no message in {silent} of {len(lines)}"
+    )
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    options = tyro.cli(
+        Annotated[Write, tyro.conf.subcommand("write")] | Annotated[Read, tyro.conf.subcommand("read")],
+        description=__doc__,
+    )
+    if isinstance(options, Write):
+        write(options)
+    else:
+        read(options)
+
+
+if __name__ == "__main__":
+    main()
