@@ -170,7 +170,7 @@ def read(received: BitString, keys: MessageKeys, parity: int) -> tuple[Message |
 
 
 def coded_bits(codeword: bytes, keys: MessageKeys, width: int) -> Ints:
-    """The codeword with the pad (xor), then key bits to the end of the last step: shape (steps, width), one row a step."""
+    """The codeword with the pad (xor), then key bits to the end of the last step, shape (steps, width)."""
     length = 8 * len(codeword)
     total = -(-length // width) * width
     padded = keys.stream("pad").leading(total) ^ int.from_bytes(codeword, "big") << (total - length)

@@ -53,6 +53,12 @@ def test_frames_that_are_not_whole_are_not_compared():
     assert open_bytes(frame[:-1] + bytes([frame[-1] ^ 1]), check) == (None, 1)
 
 
+def test_bits_behind_the_frame_must_be_zero():
+    frame = encode_frame(make_frame(BitString(0b10110, 5), check), 0)
+    assert open_bytes(frame, check) == (BitString(0b10110, 5), 1)
+    assert open_bytes(frame[:-1] + bytes([frame[-1] | 1]), check) == (None, 0)
+
+
 def test_too_long_a_message_says_how_long_it_may_be():
     with pytest.raises(ValueError, match="its frame has 256 bytes, with 8 parity bytes at most 247 are possible"):
         encode_frame(make_frame(bytes(250), check), 8)

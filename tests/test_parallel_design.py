@@ -37,6 +37,13 @@ def test_more_entropy_or_more_patience_gives_more_positions():
     assert message_positions(16, 3, 32.0, 0.02).shape == (3, 16)
 
 
+def test_the_next_bit_level_has_half_the_tokens():
+    levels = message_positions(16, 3, 64.0, 0.02)
+    for number, tokens in enumerate((64.0, 32.0, 16.0)):
+        assert levels[number].tolist() == message_positions(16, 1, tokens, 0.02)[0].tolist()
+    assert levels[0].sum() > levels[2].sum()
+
+
 def test_a_design_without_any_position_says_so():
     with pytest.raises(ValueError, match="carry no message bit under a design of 1 effective tokens"):
         message_positions(2, 1, 1.0, 0.01)
