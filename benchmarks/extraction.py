@@ -97,6 +97,8 @@ def main() -> None:
     command = commands.add_parser("mini", help="the embedded model on the CPU")
     command.add_argument("--threads", type=int, default=2)
     command.add_argument("--prompts", default="shipped", help="as in wm_env.lm.build")
+    command.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    command.add_argument("--compile", action="store_true", help="fused kernels; needs a C++ compiler")
     command.add_argument("--plain-states", type=int, default=1, help="states of the plain loop")
     command.add_argument("--json", type=Path)
     command.set_defaults(run=mini)
@@ -337,10 +339,19 @@ def mini(options: argparse.Namespace) -> None:
     """The tree of four prompts with the builder's defaults, and the plain loop on a few of its states."""
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
-        plan = prepare(BuildOptions(out=Path(folder) / "tree", prompts=options.prompts, prompt_count=4))
+        plan = prepare(
+            BuildOptions(
+                out=Path(folder) / "tree",
+                prompts=options.prompts,
+                prompt_count=4,
+                dtype=options.dtype,
+                compile=options.compile,
+            )
+        )
         crew = Crew()
         plan = with_rows(plan, crew)
         states, speed = tell_cost(plan, crew)
+        warm_up(plan)
         wall, cpu = time.perf_counter(), time.process_time()
         with progress(states, speed.peak, crew) as report:
             grown = grow(plan, crew, report)

@@ -34,7 +34,7 @@ from wm_env.lm.cost import (
     weight_bytes,
 )
 from wm_env.lm.crew import Crew, StoppedError
-from wm_env.lm.forward import is_layer_stack
+from wm_env.lm.forward import can_compile, is_layer_stack
 from wm_env.lm.llada import MaskedLM, compiled_lm, load_lm
 from wm_env.lm.partial import Context, delete_parts, parts_folder, recorded_rows
 from wm_env.lm.progress import progress
@@ -84,7 +84,8 @@ class BuildOptions:
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format of the model."""
     compile: bool | None = None
-    """Let torch.compile make the layers' kernels, which takes a minute; by default on a GPU. Part of the tree."""
+    """Let torch.compile make the layers' kernels, which takes half a minute and on a CPU a C++ compiler; by default on
+    a GPU. Part of the tree."""
     dry_run: bool = False
     """Tell the cost and stop."""
 
@@ -119,8 +120,9 @@ class Plan:
 
     @property
     def batch_size(self) -> int:
-        """States computed together."""
-        return self.options.batch_size or max(8, -(-self.settings.rows // self.settings.width))
+        """States computed together: by default those of whole passes, and not fewer than a first step's pass holds."""
+        states = max(1, self.settings.rows // self.settings.width)
+        return self.options.batch_size or states * -(-8 // states)
 
 
 def prepare(options: BuildOptions) -> Plan:
@@ -139,7 +141,7 @@ def prepare(options: BuildOptions) -> Plan:
     prompts = read_prompts(options.prompts, options.prompt_count, options.seed)
     device = checked_device(options.device)
     lm = load_lm(options.model, device=device, dtype=getattr(torch, options.dtype))
-    pays = device.startswith("cuda") and is_layer_stack(lm.network)
+    pays = device.startswith("cuda") and is_layer_stack(lm.network) and can_compile()
     if pays if options.compile is None else options.compile:
         lm = compiled_lm(lm)
     contexts = tuple(encode_prompts(lm, prompts, options.blocks * options.block_length))

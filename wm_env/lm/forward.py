@@ -61,8 +61,21 @@ def is_layer_stack(network: PreTrainedModel) -> bool:
 def compile_layers(network: PreTrainedModel) -> None:
     """Let torch.compile fuse what stands between the matrix products of a layer: norms, rotation, SiLU, sums.
 
-    The layers are alike, so they share one program for the first shape they meet and one for all others. The last
-    layer is read at one position and stays as it is.
+    One program serves all layers and all shapes, and nothing that changes a sum's order is chosen by a stopwatch: two
+    processes would choose differently. The last layer is read at one position and stays as it is.
+
+    Raises:
+        ValueError: this torch cannot promise that.
     """
+    if not can_compile():
+        raise ValueError(f"torch {torch.__version__} times kernels to choose them: torch 2.10 compiles reproducibly")
     for layer in network.model.layers[:-1]:
-        layer.compile()
+        layer.compile(dynamic=True, options={"deterministic": True})
+
+
+def can_compile() -> bool:
+    """Whether torch.compile can be told to make the same program in every process."""
+    # The compiler takes a second to import, which only those who compile should pay for.
+    from torch._inductor import list_options
+
+    return "deterministic" in list_options()
