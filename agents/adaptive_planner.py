@@ -4,7 +4,8 @@ A state carries l bits without error at the price of 1 - P0(l) units of total va
 partition into 2^l bins. So every state offers steps, so many bits for so much budget, and the budget goes to the
 cheapest steps of all states first. The law of a state is the coded planner's for its own length; message sets of
 shorter messages are the beginnings of longer ones, so one law and one message set serve all lengths, and the decoder
-finds the length in the law (`polar.adaptive`).
+finds the length in the law (`polar.adaptive`). States that it may take for each other, since some received text leads
+to both, get one length, and what they share has one word.
 """
 
 import dataclasses
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from agents.coded_planner import plan_coded
@@ -22,7 +25,7 @@ from wm_env.coded import coded_law, label_bits
 from wm_env.information import total_variation
 from wm_env.law import JointLaw, induced_cover, roll_out
 from wm_env.optimum import check_budget
-from wm_env.tree import Floats, Ints, StateTree, state_reach
+from wm_env.tree import Floats, Ints, StateTree, number_paths, state_reach
 
 _ROUNDING = 1e-9
 
@@ -69,6 +72,7 @@ def plan_adaptive(tree: StateTree, epsilon: float, gamma: float = 1.0, labels: i
     longest = min(label_bits(count), int(np.log2(tree.meta.candidates)))
     offers = [_free_offers(tree, count), *(_offers(tree, bits, count) for bits in range(1, longest + 1))]
     prices = [np.stack([of_length[number].price for of_length in offers], 1) for number in range(len(tree.blocks))]
+    groups = [alike_states(block.cover, seen) for block, seen in zip(tree.blocks, number_paths(tree), strict=True)]
     lengths: list[Ints] = []
     left = epsilon
 
@@ -76,7 +80,11 @@ def plan_adaptive(tree: StateTree, epsilon: float, gamma: float = 1.0, labels: i
         nonlocal left
         rest = dataclasses.replace(tree, blocks=tree.blocks[number:], prior=state_probs.numpy())
         weights = [gamma ** (number + 1 + ahead) * reach for ahead, reach in enumerate(state_reach(rest))]
-        chosen = buy_bits(np.concatenate(prices[number:]), np.concatenate(weights), left)[: len(state_probs)]
+        grouped = [_by_group(*each) for each in zip(prices[number:], weights, groups[number:], strict=True)]
+        bought = buy_bits(
+            np.concatenate([price for price, _ in grouped]), np.concatenate([weight for _, weight in grouped]), left
+        )
+        chosen = bought[groups[number]]
         left -= float(weights[0] @ prices[number][np.arange(len(chosen)), chosen])
         lengths.append(chosen)
         p_candidate = torch.stack([offers[bits][number].p_candidate[state] for state, bits in enumerate(chosen)])
@@ -126,6 +134,35 @@ def buy_bits(prices: Floats, weights: Floats, budget: float) -> Ints:
     return chosen
 
 
+def alike_states(cover: Floats, seen: Ints) -> Ints:
+    """Number 0, 1, ... of the group of every state, shape (N,): states with a common number in `seen` are in one group.
+
+    Args:
+        cover: P(x|s), shape (N, Q).
+        seen: number of what the decoder sees when candidate x is sent in state s, shape (N, Q).
+    """
+    state, place = np.nonzero(cover > 0)
+    number = np.unique(seen[state, place], return_inverse=True)[1]
+    edges = coo_array((np.ones(len(state)), (state, len(cover) + number)), shape=(len(cover) + number.max() + 1,) * 2)
+    component = connected_components(edges, directed=False)[1][: len(cover)]
+    group: Ints = np.unique(component, return_inverse=True)[1]
+    return group
+
+
+def _by_group(prices: Floats, weights: Floats, group: Ints) -> tuple[Floats, Floats]:
+    """Mean price and weight of every group of states, shapes (groups, most + 1) and (groups,).
+
+    What one state cannot do its group cannot do, whatever the state's weight.
+    """
+    weight: Floats = np.bincount(group, weights=weights).astype(np.float64)
+    possible = np.isfinite(prices)
+    total = np.zeros((len(weight), prices.shape[1]))
+    np.add.at(total, group, weights[:, None] * np.where(possible, prices, 0))
+    price = np.divide(total, weight[:, None], out=np.zeros_like(total), where=weight[:, None] > 0)
+    np.maximum.at(price, group, np.where(possible, 0, np.inf))
+    return price, weight
+
+
 def _free_offers(tree: StateTree, count: int) -> list[_Offer]:
     """No bits, the cover itself, for nothing."""
     covers = [torch.from_numpy(block.cover) for block in tree.blocks]
@@ -134,7 +171,7 @@ def _free_offers(tree: StateTree, count: int) -> list[_Offer]:
 
 def _offers(tree: StateTree, bits: int, count: int) -> list[_Offer]:
     """The laws with l bits that a budget without bound makes free of errors."""
-    law = plan_coded(tree, bits, epsilon=float(len(tree.blocks)), labels=count).law
+    law = plan_coded(tree, bits, float(len(tree.blocks)), labels=count, seen=number_paths(tree)).law
     sets: Sequence[tuple[int, ...]] = law.message_sets or ()
     offers = []
     for block, positions in zip(law.blocks, sets, strict=True):

@@ -9,14 +9,13 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from polar.construction import BlockCode
 from wm_env.coded import label_bits, word_values
 from wm_env.law import BlockLaw, symbol_label_probs
-from wm_env.tree import StateTree
+from wm_env.tree import StateTree, number_paths
 
 Decoder = Literal["sc", "ml", "map"]
 """The paper's successive rule; argmax_V P(X|V); the posterior of the message given X and the key."""
@@ -42,18 +41,7 @@ def observations(tree: StateTree, knowledge: Knowledge) -> tuple[Tensor, ...]:
     """Number of what the decoder sees when candidate x is sent in state s, (N, Q) for every block; -1 where padded."""
     if knowledge == "marginal":
         return tuple(torch.from_numpy(block.symbol) for block in tree.blocks)
-    history = np.zeros(len(tree.prior), dtype=np.int64)
-    numbers = []
-    for block in tree.blocks:
-        present = block.symbol >= 0
-        pairs = np.stack(np.broadcast_arrays(history[:, None], block.symbol), -1)[present]
-        number = np.full(block.symbol.shape, -1, dtype=np.int64)
-        number[present] = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
-        numbers.append(torch.from_numpy(number))
-        following = block.child >= 0
-        history = np.zeros(int(block.child.max()) + 1, dtype=np.int64)
-        history[block.child[following]] = number[following]
-    return tuple(numbers)
+    return tuple(map(torch.from_numpy, number_paths(tree)))
 
 
 def observe(law: BlockLaw, observation: Tensor) -> BlockLaw:

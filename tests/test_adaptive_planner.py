@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.adaptive_planner import buy_bits, plan_adaptive
+from agents.adaptive_planner import alike_states, buy_bits, plan_adaptive
+from polar.adaptive import AdaptiveSettings, evaluate_adaptive
 from wm_env.information import measure
 from wm_env.limits import best_partition
 from wm_env.synthetic import synthetic_tree
@@ -64,3 +65,28 @@ def test_more_budget_never_means_fewer_bits_and_the_price_is_the_partitions_loss
 def test_no_budget_at_all_is_refused():
     with pytest.raises(ValueError, match="epsilon"):
         plan_adaptive(synthetic_tree(1, 1, 4, 4, 1.5), -0.1)
+
+
+def test_states_that_look_alike_have_one_length_and_make_no_errors():
+    tree = synthetic_tree(6, 2, 8, 4, 2.5, overlap=0.6, seed=3)
+    plan = plan_adaptive(tree, 0.6)
+    symbols = [set(row[cover > 0]) for row, cover in zip(tree.blocks[0].symbol, tree.blocks[0].cover, strict=True)]
+    shared = 0
+    for first in range(6):
+        for second in range(first):
+            if symbols[first] & symbols[second]:
+                shared += 1
+                assert plan.lengths[0][first] == plan.lengths[0][second]
+    assert shared > 0
+    point = evaluate_adaptive(tree, plan.law, AdaptiveSettings(transmissions=0))
+    assert point.mean_bits == pytest.approx(plan.bits / 2)
+    assert plan.bits > 0
+    assert point.bler == pytest.approx(0, abs=1e-9)
+
+
+def test_groups_are_chains_of_states_that_share():
+    cover = np.full((4, 2), 0.5)
+    seen = np.array([[0, 1], [1, 2], [3, 4], [2, 5]])
+    assert alike_states(cover, seen).tolist() == [0, 0, 1, 0]
+    cover[1] = [0.0, 1.0]
+    assert alike_states(cover, seen).tolist() == [0, 1, 2, 1]

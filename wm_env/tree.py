@@ -126,6 +126,25 @@ def state_reach(tree: StateTree) -> tuple[Floats, ...]:
     return tuple(reach)
 
 
+def number_paths(tree: StateTree) -> tuple[Ints, ...]:
+    """Number of the symbols received up to candidate x of state s, (N, Q) for every block; -1 where padded.
+
+    States that share the symbols of the earlier blocks, such as two prompts with equal replies, share numbers.
+    """
+    history = np.zeros(len(tree.prior), dtype=np.int64)
+    numbers = []
+    for block in tree.blocks:
+        present = block.symbol >= 0
+        pairs = np.stack(np.broadcast_arrays(history[:, None], block.symbol), -1)[present]
+        number = np.full(block.symbol.shape, -1, dtype=np.int64)
+        number[present] = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
+        numbers.append(number)
+        following = block.child >= 0
+        history = np.zeros(int(block.child.max()) + 1, dtype=np.int64)
+        history[block.child[following]] = number[following]
+    return tuple(numbers)
+
+
 def subset(
     tree: StateTree, prompts: Sequence[int], candidates: int | None = None, blocks: int | None = None
 ) -> StateTree:
