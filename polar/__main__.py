@@ -175,7 +175,8 @@ def embed(options: Embed) -> int:
         ledger.record(sent.nonce)
     try:
         tell(summary(sent))
-        tell(f"written with {stack_of(channel.source.lm)}: a receiver without a law file needs the same")
+        if sent.law is not None:
+            tell(f"written with {stack_of(channel.source.lm)}: a receiver without a law file needs the same")
         write_output(sent.text.encode(), newline=True)
     except (OSError, KeyboardInterrupt) as stop:
         reason = f"{stop}; " if str(stop) else ""
