@@ -156,7 +156,7 @@ def keygen(options: Keygen) -> int:
         save_key(new_key(), options.file)
     except FileExistsError:
         raise ValueError(f"{options.file} exists, and keys are never overwritten: name another file") from None
-    tell(f"{options.file}: a new key; keep it secret, and give it to the receiver on a safe way")
+    tell(f"{options.file}: a new key; keep it secret, and give it to the receiver over a safe channel")
     return DONE
 
 
