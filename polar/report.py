@@ -1,6 +1,5 @@
 """The results of an evaluation: results.json, and plain tables for a terminal."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from polar.adaptive import AdaptivePoint
 from polar.evaluation import OperatingPoint
-from wm_env.files import fingerprint
+from wm_env.files import fingerprint, read_json
 from wm_env.law import JointLaw
 from wm_env.limits import Limit
 from wm_env.tree import StateTree
@@ -58,7 +57,7 @@ def law_fingerprint(law: JointLaw) -> str:
 def live_results(folder: Path, law: JointLaw) -> dict[str, Any] | None:
     """What an evaluation with the language model found for this law, if live.json in `folder` is of it; else None."""
     try:
-        content: dict[str, Any] = json.loads((folder / "live.json").read_text(encoding="utf-8"))
+        content = read_json(folder / "live.json")
     except (OSError, ValueError):
         return None
     return content if content.get("law") == law_fingerprint(law) else None
@@ -113,8 +112,8 @@ def covertness_table(points: Sequence[OperatingPoint]) -> str:
             *_NAMES,
             ("TV mean", lambda p: f"{p.tv_mean:.4f}"),
             ("TV max", lambda p: f"{p.tv_max:.4f}"),
-            ("TV text", lambda p: _or_dash(p.tv_text)),
-            ("TV real model <=", lambda p: _or_dash(p.tv_untruncated_bound)),
+            ("TV text", lambda p: or_dash(p.tv_text)),
+            ("TV real model <=", lambda p: or_dash(p.tv_untruncated_bound)),
             ("no word", lambda p: f"{p.empty_word:.4f}"),
         ],
     )
@@ -125,7 +124,7 @@ def variation_table(points: Sequence[OperatingPoint]) -> str:
     keys = sorted({point.keys for point in points})
     rows = [["bits", "surplus", *(f"{number} keys" for number in keys)]]
     for bits, way, by_keys in variation_curves(points):
-        rows.append([str(bits), way, *(_or_dash(by_keys.get(number)) for number in keys)])
+        rows.append([str(bits), way, *(or_dash(by_keys.get(number)) for number in keys)])
     return align(rows)
 
 
@@ -165,8 +164,8 @@ def adaptive_table(point: AdaptivePoint, block_length: int) -> str:
             f"{point.mean_bits:.3f} bits per block, {point.mean_bits / block_length:.4f} bits per token; "
             f"share of states by bits {lengths}",
             f"BER {point.ber:.4f} (measured {_measured(point)}), BLER {point.bler:.4f}, TV mean {point.tv_mean:.4f}, "
-            f"TV max {point.tv_max:.4f}, TV text {_or_dash(point.tv_text)}, "
-            f"TV real model <= {_or_dash(point.tv_untruncated_bound)}",
+            f"TV max {point.tv_max:.4f}, TV text {or_dash(point.tv_text)}, "
+            f"TV real model <= {or_dash(point.tv_untruncated_bound)}",
         ]
     )
 
@@ -190,7 +189,8 @@ def _measured(point: OperatingPoint | AdaptivePoint) -> str:
     return f"{point.ber_mc:.4f} [{point.ber_mc_ci95[0]:.4f}, {point.ber_mc_ci95[1]:.4f}]"
 
 
-def _or_dash(value: float | None) -> str:
+def or_dash(value: float | None) -> str:
+    """A figure with four decimals, or a dash where there is none."""
     return "-" if value is None else f"{value:.4f}"
 
 

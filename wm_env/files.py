@@ -49,6 +49,27 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it is not JSON, or no object.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {first_line(error)}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds {type(value).__name__}, not an object")
+    return value
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, for a message of one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def check_writable(folder: Path, advice: str) -> None:
     """Check that files can be made in `folder`, or in the nearest of its parents that exists.
 

@@ -12,7 +12,7 @@ from polar.live.measures import KINDS, Interval, Live
 from polar.live.rounds import Round
 from polar.live.session import Session
 from polar.live.texts import Continuation, Kind
-from polar.report import align, law_fingerprint
+from polar.report import align, law_fingerprint, or_dash
 from wm_env.files import write_text
 
 _TAIL = 80
@@ -80,7 +80,7 @@ def detection_table(live: Live) -> str:
     """What observers who know the model and not the key achieve, and what total variation allows."""
     rows = [["watermarked", "plain", "detector", "AUC, 95 % interval", "exact", "TV", "no AUC above"]]
     for row in live.detections:
-        known = [_or_dash(value) for value in (row.auc_exact, row.tv, row.auc_bound)]
+        known = [or_dash(value) for value in (row.auc_exact, row.tv, row.auc_bound)]
         rows.append([row.marked, row.plain, row.score, f"{row.auc:.4f} {_interval(row.auc_ci95)}", *known])
     return align(rows)
 
@@ -138,7 +138,3 @@ def _words(message: Sequence[int], lengths: Sequence[int]) -> list[str]:
 
 def _interval(interval: Interval, digits: int = 4) -> str:
     return f"[{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]"
-
-
-def _or_dash(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"

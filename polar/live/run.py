@@ -21,8 +21,7 @@ from polar.live.report import (
 from polar.live.rounds import Round, play
 from polar.live.session import LiveRequest, Session, estimate, open_session
 from polar.run_evaluation import load_run
-from wm_env.files import check_writable, write_json
-from wm_env.lm.weights import read_json
+from wm_env.files import check_writable, read_json, write_json
 
 SECONDS_BETWEEN_LINES = 10.0
 

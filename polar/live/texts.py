@@ -29,7 +29,7 @@ from wm_env.law import BlockLaw, JointLaw
 from wm_env.lm.candidates import Pool, PoolSettings, inverse_cdf, make_pools
 from wm_env.lm.llada import MaskedLM
 from wm_env.lm.partial import Context
-from wm_env.lm.text import is_text
+from wm_env.lm.text import is_text, spell
 from wm_env.tree import Floats, Ints, StateTree
 
 Kind = Literal["run", "keyed", "model", "cover"]
@@ -156,7 +156,7 @@ class Writer:
         total, redrawn = np.zeros(2), 0
         while len(strings) < self.blocks:
             tokens, bits = self._block(context, [partial(_drawn, float(u)) for u in rng.random(self.block_length)])
-            string = b"".join(self.vocabulary[token] for token in tokens)
+            string = spell(self.vocabulary, tokens)
             if not is_text(string):
                 redrawn += 1
                 if redrawn == _MOST_DRAWS:

@@ -21,7 +21,7 @@ import tyro
 from torch.distributed import DistError
 from tqdm import tqdm
 
-from wm_env.files import check_seed, check_writable
+from wm_env.files import check_seed, check_writable, first_line
 from wm_env.information import entropy
 from wm_env.lm.candidates import PoolSettings, check_pool_size
 from wm_env.lm.cost import (
@@ -160,8 +160,7 @@ def checked_device(name: str) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        first_line = str(error).strip().partition("\n")[0]
-        raise ValueError(f"device {name!r} cannot be used here: {first_line}") from None
+        raise ValueError(f"device {name!r} cannot be used here: {first_line(error)}") from None
     return name
 
 
@@ -290,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The process that failed has told why.
         return 1
     except DistError as error:
-        print(f"error: the other processes of torchrun are gone: {str(error).partition(chr(10))[0]}", file=sys.stderr)
+        print(f"error: the other processes of torchrun are gone: {first_line(error)}", file=sys.stderr)
         return 1
 
 

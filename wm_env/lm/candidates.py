@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from wm_env.lm.llada import MaskedLM
-from wm_env.lm.text import is_text
+from wm_env.lm.text import is_text, spell
 from wm_env.tree import Floats, Ints
 
 SCORE_STEP = 2.0**-12
@@ -269,7 +269,7 @@ def _group_by_text(blocks: Ints, vocabulary: dict[int, bytes]) -> tuple[dict[byt
     groups: dict[bytes, list[int]] = {}
     dropped = 0
     for row, block in enumerate(blocks.tolist()):
-        text = b"".join(vocabulary[token] for token in block)
+        text = spell(vocabulary, block)
         if is_text(text):
             groups.setdefault(text, []).append(row)
         else:

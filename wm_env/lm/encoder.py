@@ -26,9 +26,9 @@ from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerFas
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils import logging
 
-from wm_env.files import fingerprint
+from wm_env.files import fingerprint, first_line
 from wm_env.lm.llada import MaskedLM, banned_ids, tokenizer_fingerprint
-from wm_env.lm.weights import first_line, read_tokenizer, stored_tensors, tensor_digest
+from wm_env.lm.weights import read_tokenizer, stored_tensors, tensor_digest
 
 _OF_OTHER_HEADS = ("pooler.", "seq_relationship.", "position_ids")
 """Parts of names of tensors that checkpoints hold for other tasks than filling in masks, or that are constants."""

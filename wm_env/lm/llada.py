@@ -17,10 +17,10 @@ from huggingface_hub import snapshot_download
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from wm_env.files import fingerprint
+from wm_env.files import fingerprint, first_line, read_json
 from wm_env.lm.forward import compile_layers, hidden_at, is_layer_stack
 from wm_env.lm.network import LLaDAConfig, build_network, tensor_names
-from wm_env.lm.weights import first_line, load_tensors, read_json, read_tokenizer
+from wm_env.lm.weights import load_tensors, read_tokenizer
 
 EMBEDDED = Path(__file__).parent / "mini"
 
@@ -75,19 +75,34 @@ class MaskedLM:
         Raises:
             ValueError: shape, length, position or temperature is out of range, or the network returned a NaN.
         """
+        self.check_canvas(canvas)
+        if not 0 <= position < canvas.shape[1]:
+            raise ValueError(f"position {position} is outside a canvas of {canvas.shape[1]} tokens")
+        return self.log2_law(self.logits_at(self.network, canvas.to(self.banned.device), position), temperature)
+
+    def check_canvas(self, canvas: Tensor) -> None:
+        """Check that the model can read `canvas`.
+
+        Raises:
+            ValueError: it is not (N, T) int64, or longer than `max_length`.
+        """
         if canvas.ndim != 2 or canvas.dtype != torch.int64 or 0 in canvas.shape:
             raise ValueError(f"canvas must be int64 of shape (N, T), got {canvas.dtype} of shape {tuple(canvas.shape)}")
-        length = canvas.shape[1]
-        if length > self.max_length:
-            raise ValueError(f"canvas of {length} tokens; {self.name} reads at most {self.max_length}")
-        if not 0 <= position < length:
-            raise ValueError(f"position {position} is outside a canvas of {length} tokens")
+        if canvas.shape[1] > self.max_length:
+            raise ValueError(f"canvas of {canvas.shape[1]} tokens; {self.name} reads at most {self.max_length}")
+
+    def log2_law(self, logits: Tensor, temperature: float) -> Tensor:
+        """log2 softmax(logits / tau) over the ids that are not banned: (N, V) -> (N, V) float64, in bits.
+
+        Raises:
+            ValueError: tau is not a positive number, or there is a NaN.
+        """
         if not (0 < temperature < math.inf):
             raise ValueError(f"temperature must be a positive number, got {temperature}")
-        logits = self.logits_at(self.network, canvas.to(self.banned.device), position).double() / temperature
-        if logits.isnan().any():
+        tempered = logits.double() / temperature
+        if tempered.isnan().any():
             raise ValueError(f"{self.name} returned NaN logits; load it in float32 or check the checkpoint")
-        return torch.log_softmax(logits.masked_fill(self.banned, -math.inf), dim=-1) / math.log(2)
+        return torch.log_softmax(tempered.masked_fill(self.banned, -math.inf), dim=-1) / math.log(2)
 
     def encode(self, text: str) -> list[int]:
         """The token ids of `text`, nothing added.

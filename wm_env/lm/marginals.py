@@ -1,7 +1,5 @@
 """The laws of several masked tokens at once: what a masked-diffusion model says before any of them is committed."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -28,16 +26,9 @@ def marginals(lm: MaskedLM, context: tuple[int, ...], count: int, temperature: f
     """
     canvas = torch.tensor([context + (lm.mask_id,) * count])
     positions = range(len(context), canvas.shape[1])
-    # The first mask goes the checked way; where the head is LLaDA's, the others come out of a single pass.
     if lm.logits_at is not llada_logits or count == 1:
         rows = [lm.log2_probs(canvas, position, temperature)[0] for position in positions]
         return torch.exp2(torch.stack(rows)).cpu()
-    if canvas.shape[1] > lm.max_length:
-        raise ValueError(f"canvas of {canvas.shape[1]} tokens; {lm.name} reads at most {lm.max_length}")
-    if not (0 < temperature < math.inf):
-        raise ValueError(f"temperature must be a positive number, got {temperature}")
+    lm.check_canvas(canvas)
     hidden = lm.network.model(canvas.to(lm.banned.device), use_cache=False).last_hidden_state
-    logits = lm.network.lm_head(hidden[0, -count:]).double() / temperature
-    if logits.isnan().any():
-        raise ValueError(f"{lm.name} returned NaN logits; load it in float32 or check the checkpoint")
-    return torch.softmax(logits.masked_fill(lm.banned, -math.inf), dim=-1).cpu()
+    return torch.exp2(lm.log2_law(lm.network.lm_head(hidden[0, -count:]), temperature)).cpu()

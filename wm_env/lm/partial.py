@@ -10,6 +10,7 @@ import numpy as np
 
 from wm_env.files import write_atomically
 from wm_env.lm.candidates import Pool
+from wm_env.lm.text import spell
 from wm_env.tensors import Arrays, FileFormat, read_tensors, write_tensors
 
 PART_FORMAT = FileFormat(kind="covert-watermark pools", version=1)
@@ -105,7 +106,7 @@ def _unpack(arrays: Arrays, vocabulary: Mapping[int, bytes]) -> dict[Context, Po
             tokens=tokens,
             log2_prob=log2_prob,
             cover=cover,
-            text=tuple(b"".join(vocabulary[token] for token in block) for block in tokens.tolist()),
+            text=tuple(spell(vocabulary, block) for block in tokens.tolist()),
             exact=exact,
             merged=merged,
             dropped=dropped,

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from wm_env.files import first_line
+
 C4_WORDS = 64
 """C4 holds whole articles; this many of their first words are the prompt."""
 
@@ -93,8 +95,9 @@ def _c4_prompts(count: int, seed: int) -> tuple[str, ...]:
         articles = datasets.load_dataset("allenai/c4", "realnewslike", split="train", streaming=True)
         return openings((article["text"] for article in articles.shuffle(seed=seed, buffer_size=_C4_BUFFER)), count)
     except (OSError, RuntimeError) as error:
-        first_line = str(error).strip().partition("\n")[0]
-        raise OSError(f"C4 could not be fetched: {first_line}; a file of prompts works without a network") from None
+        raise OSError(
+            f"C4 could not be fetched: {first_line(error)}; a file of prompts works without a network"
+        ) from None
 
 
 def openings(articles: Iterable[str], count: int) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from wm_env.lm.cost import state_flops
 from wm_env.lm.crew import Crew
 from wm_env.lm.llada import MaskedLM
 from wm_env.lm.partial import Context, clean_parts, read_parts, save_part
-from wm_env.lm.text import is_byte_level, token_bytes
+from wm_env.lm.text import is_byte_level, spell, token_bytes
 from wm_env.tree import Floats, StateTree, TreeBlock, TreeMeta, check_tree, number_symbols
 
 
@@ -42,7 +42,7 @@ def encode_prompts(lm: MaskedLM, prompts: Sequence[str], text_length: int) -> li
     contexts = []
     for number, prompt in enumerate(prompts, start=1):
         ids = lm.encode(prompt)
-        if is_byte_level(lm.tokenizer) and b"".join(vocabulary[token] for token in ids) != prompt.encode():
+        if is_byte_level(lm.tokenizer) and spell(vocabulary, ids) != prompt.encode():
             raise ValueError(f"prompt {number} is changed by the tokenizer of {lm.name}: normalise it (NFC) first")
         if not ids:
             raise ValueError(f"prompt {number} is empty")

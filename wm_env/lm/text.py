@@ -5,7 +5,7 @@ blocks of equal bytes are one candidate, and a block that ends inside a characte
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
@@ -32,6 +32,11 @@ def token_bytes(tokenizer: PreTrainedTokenizerFast) -> dict[int, bytes]:
         raise ValueError(f"the tokenizer decodes by {kind}; a byte-level BPE or a WordPiece tokenizer is needed")
     alphabet = {character: byte for byte, character in bytes_to_unicode().items()}
     return {number: bytes(alphabet[character] for character in token) for number, token in tokens.items()}
+
+
+def spell(vocabulary: Mapping[int, bytes], tokens: Iterable[int]) -> bytes:
+    """The text of token ids; `vocabulary` is `token_bytes` of their tokenizer."""
+    return b"".join(vocabulary[token] for token in tokens)
 
 
 def is_byte_level(tokenizer: PreTrainedTokenizerFast) -> bool:

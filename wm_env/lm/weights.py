@@ -4,31 +4,15 @@ No code of a checkpoint is ever run and nothing is unpickled, so a folder from a
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it is not JSON, or no object.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {first_line(error)}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} holds {type(value).__name__}, not an object")
-    return value
+from wm_env.files import first_line, read_json
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
@@ -114,8 +98,3 @@ def load_tensors(
         raise ValueError(f"{folder}: {len(missing)} tensors are missing, the first is {missing[0]!r}")
     network.load_state_dict(state, strict=False, assign=True)
     return digests
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, for a message of one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
