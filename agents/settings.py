@@ -97,8 +97,12 @@ class RunSettings:
     """The constants of constrained PPO."""
 
     @property
-    def coded_bits(self) -> int:
-        """Length of the coded objective's message set: l, or with "auto" the most that labels and candidates allow."""
+    def coded_bits(self) -> int | None:
+        """Length of the coded objective's message set: l, or with "auto" the most that labels and candidates allow. The
+        gp objective has none.
+        """
+        if self.objective == "gp":
+            return None
         if self.message_bits == "auto":
             return min(self.labels, self.candidates).bit_length() - 1
         return 3 if self.message_bits is None else self.message_bits

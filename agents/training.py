@@ -124,8 +124,7 @@ def _train_planner(run: Run) -> Evaluation:
     settings, tree = run.settings, run.problem.tree
     if settings.message_bits == "auto":
         blocks = plan_adaptive(tree, settings.epsilon, settings.gamma, settings.labels).law.blocks
-    elif settings.objective == "coded":
-        bits = settings.coded_bits
+    elif (bits := settings.coded_bits) is not None:
         blocks = plan_coded(tree, bits, settings.epsilon, settings.gamma, settings.labels).law.blocks
     else:
         blocks = plan(tree, settings.epsilon, settings.gamma, settings.labels).law.blocks

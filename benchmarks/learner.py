@@ -172,7 +172,7 @@ def learner(tree: StateTree, labels: int, device: str, dtype: torch.dtype, close
 
 
 def setup(tree: StateTree, labels: int) -> tuple[Problem, Objective]:
-    return Problem(tree, EPSILON, 1.0), make_objective("gp", tree.block_length, labels, 1)
+    return Problem(tree, EPSILON, 1.0), make_objective("gp", tree.block_length, labels)
 
 
 def seconds(step: Step, device: str, repeats: int = 1) -> Seconds:

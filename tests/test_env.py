@@ -241,6 +241,8 @@ def test_drawn_prompts_and_splits(small_tree_file):
         ({"blocks": 3}, "1 to 2"),
         ({"objective": "both"}, "'gp' or 'coded'"),
         ({"objective": "coded", "message_bits": 3}, "carry 1 to 2 message bits"),
+        ({"objective": "coded"}, "message_bits=3: 4 labels carry 1 to 2 message bits"),
+        ({"message_bits": 2}, "message_bits=2: the gp objective has none; leave them out, or choose objective='coded'"),
         ({"split": "validation"}, "train"),
         ({"epsilon": -0.1}, "epsilon"),
         ({"epsilon": float("nan")}, "epsilon"),

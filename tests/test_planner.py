@@ -85,7 +85,7 @@ def test_no_change_of_the_joint_law_is_better_at_its_cost(seed: int, epsilon: fl
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
 def test_no_law_that_the_learner_passes_through_is_better_at_its_cost(gamma: float) -> None:
     tree = uneven_tree(3, 2, 4, 0.5, seed=1)
-    problem, objective = Problem(tree, 0.05, gamma), make_objective("gp", tree.block_length, 8, 1)
+    problem, objective = Problem(tree, 0.05, gamma), make_objective("gp", tree.block_length, 8)
     policy = initial_policy(problem, 8, PolicySettings(embedding=16), seed=0).double()
     gradient = ClosedFormLagrangian(problem, objective, 8, torch.float64)
     learner = PrimalDual(policy, gradient, 0.05, LearnerSettings(learning_rate=0.01))

@@ -64,7 +64,7 @@ def information(joint):
 def make(tree, epsilon=0.1, gamma=1.0, **learner):
     problem = Problem(tree, epsilon, gamma)
     policy = initial_policy(problem, LABELS, SETTINGS, seed=5).double()
-    gradient = AutogradLagrangian(problem, make_objective("gp", tree.block_length, LABELS, 1))
+    gradient = AutogradLagrangian(problem, make_objective("gp", tree.block_length, LABELS))
     return PrimalDual(policy, gradient, epsilon, LearnerSettings(**learner))
 
 

@@ -194,6 +194,7 @@ def test_bad_input_names_the_copy(small_tree_file):
         ({"num_envs": 0}, "at least one copy"),
         ({"autoreset_mode": "sometimes"}, "NextStep, SameStep, Disabled"),
         ({"render_mode": "ansi"}, "does not render"),
+        ({"message_bits": 3}, "the gp objective has none"),
     ],
 )
 def test_bad_arguments(small_tree_file, arguments, message):

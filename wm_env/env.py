@@ -75,7 +75,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
     | `epsilon` | 0.1 | bound on sum_b gamma^b c_b; the environment reports, it does not enforce |
     | `gamma` | 1.0 | discount of the objective |
     | `objective` | `"gp"` | `"gp"` or `"coded"` |
-    | `message_bits` | 3 | message bits per block of the coded objective |
+    | `message_bits` | `None` | message bits per block, for the coded objective only: 3 by default |
     | `split` | `"all"` | `"train"`, `"test"` (every fifth prompt) or `"all"` |
 
     ## Rendering
@@ -99,7 +99,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         epsilon: float = 0.1,
         gamma: float = 1.0,
         objective: str = "gp",
-        message_bits: int = 3,
+        message_bits: int | None = None,
         split: str = "all",
         render_mode: str | None = None,
     ):

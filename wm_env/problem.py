@@ -15,6 +15,8 @@ from wm_env.tree import StateTree, load_tree, shipped_tree
 SPLITS = ("all", "train", "test")
 HELD_OUT = 5
 """Every fifth prompt of a tree is a test prompt."""
+MESSAGE_BITS = 3
+"""Message bits per block of the coded objective, if not given."""
 
 
 @dataclass(frozen=True)
@@ -77,26 +79,32 @@ class Objective:
         return coded_law(law, self.block_length, self.message_set) if self.message_set else law
 
 
-def make_objective(name: str, block_length: int, labels: int, message_bits: int) -> Objective:
+def make_objective(name: str, block_length: int, labels: int, message_bits: int | None = None) -> Objective:
     """The objective `name`: "gp" (the paper's I(U;X) - I(U;S)) or "coded" (I(V_M*;X) of uniform message bits).
 
-    The coded message set is the first `message_bits` free positions of V: successive decoding then meets the message
-    before anything else.
+    The coded message set is the first `message_bits` (default `MESSAGE_BITS`) free positions of V: successive decoding
+    then meets the message before anything else.
 
     Raises:
-        ValueError: another name, labels that are no power of two or too many, or more message bits than label bits.
+        ValueError: another name, labels that are no power of two or too many, more message bits than label bits, or any
+            for the gp objective.
     """
     bits = label_bits(labels)
     if bits > block_length:
         raise ValueError(f"labels={labels}: blocks of {block_length} tokens have at most {2**block_length} words")
     if name == "gp":
+        if message_bits is not None:
+            raise ValueError(
+                f"message_bits={message_bits}: the gp objective has none; leave them out, or choose objective='coded'"
+            )
         return Objective((), block_length)
     if name != "coded":
         raise ValueError(f"objective={name!r}: choose 'gp' or 'coded'")
-    if not 1 <= message_bits <= bits:
-        raise ValueError(f"message_bits={message_bits}: {labels} labels carry 1 to {bits} message bits")
+    count = MESSAGE_BITS if message_bits is None else message_bits
+    if not 1 <= count <= bits:
+        raise ValueError(f"message_bits={count}: {labels} labels carry 1 to {bits} message bits")
     free = block_length - bits
-    return Objective(tuple(range(free, free + message_bits)), block_length)
+    return Objective(tuple(range(free, free + count)), block_length)
 
 
 def open_tree(tree: str) -> StateTree:
