@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import tyro
 
 
 @dataclass(frozen=True)
@@ -54,10 +57,11 @@ class Options:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse (the command line by default) and evaluate; returns the exit code: 0 done, 1 interrupted, 2 bad input."""
-    options = tyro.cli(Options, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
-    # Imported only now, so that --help does not wait for torch.
-    from polar.run_evaluation import Request, evaluate_run, newest_run
+    """Parse (the command line by default) and evaluate; returns the exit code: 0 done, 2 bad input, 130 interrupted."""
+    with quitting_on_interrupt(__name__):
+        options = tyro.cli(Options, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
+        # Imported only now, so that --help does not wait for torch.
+        from polar.run_evaluation import Request, evaluate_run, newest_run
 
     try:
         run = options.run if options.run is not None else newest_run(Path("runs"))
@@ -85,14 +89,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print("interrupted: nothing was written", file=sys.stderr)
-        return 1
+        return INTERRUPTED
     return 0
 
 
 def live(options: Options, run: Path, out: Path) -> int:
-    """Evaluate with the language model; returns the exit code: 0 done, 1 interrupted."""
-    from polar.live.run import evaluate_live
-    from polar.live.session import LiveRequest
+    """Evaluate with the language model; returns the exit code: 0 done, 130 interrupted."""
+    with quitting_on_interrupt(__name__):
+        from polar.live.run import evaluate_live
+        from polar.live.session import LiveRequest
 
     if len(options.message_bits) > 1 or "auto" in options.message_bits:
         raise ValueError("--live takes one number of --message-bits")
@@ -105,7 +110,7 @@ def live(options: Options, run: Path, out: Path) -> int:
         knowledge=options.knowledge,
         seed=options.seed,
     )
-    return 0 if evaluate_live(run, out, request) else 1
+    return 0 if evaluate_live(run, out, request) else INTERRUPTED
 
 
 if __name__ == "__main__":

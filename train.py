@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt
 
-from agents.settings import PRESETS, RunSettings
+with quitting_on_interrupt(__name__):
+    import tyro
+
+    from agents.settings import PRESETS, RunSettings
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,14 @@ class Options:
 
 def main() -> int:
     """Parse, train, report; returns the exit code: 0 done, 1 failed, 2 bad input, 128 + n stopped by signal n."""
-    options = _parse(Options(PRESETS["default"]))
-    # Torch is imported only now: the help has been shown and wrong options have been refused.
-    from agents.evaluation import summary
-    from agents.interrupts import InterruptedRunError
-    from agents.runs import last_folder, next_folder
-    from agents.training import read_settings, resume_run, start_run, train
-    from agents.training_loop import TrainingFailedError
+    with quitting_on_interrupt(__name__):
+        options = _parse(Options(PRESETS["default"]))
+        # Torch is imported only now: the help has been shown and wrong options have been refused.
+        from agents.evaluation import summary
+        from agents.interrupts import InterruptedRunError
+        from agents.runs import last_folder, next_folder
+        from agents.training import read_settings, resume_run, start_run, train
+        from agents.training_loop import TrainingFailedError
 
     try:
         settings = _parse(Options(PRESETS[options.preset])).settings
@@ -61,6 +65,9 @@ def main() -> int:
         return _fail(error, 1)
     except (ValueError, OSError) as error:
         return _fail(error, 2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 

@@ -7,7 +7,7 @@
 With --scheme parallel the receiver needs no model: text, key, settings and the model's tokenizer are enough.
 
 Texts and payloads go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 bad
-arguments or input, 3 the text carries no message.
+arguments or input, 3 the text carries no message, 130 interrupted.
 """
 
 import hashlib
@@ -17,17 +17,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-import torch
-import tyro
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt
 
-from polar.channel import Channel, Settings, open_channel
-from polar.decoding import Decoded, decode, decode_parallel, decode_with_law
-from polar.embedding import Embedded, Limits, embed_with_retries
-from polar.framing import BitString, Message, parse_bits
-from polar.records import load_text_law, save_text_law
-from polar.secrets import NonceLedger, load_key, new_key, open_ledger, save_key
-from wm_env.lm.llada import load_lm, load_tokenizer
-from wm_env.lm.stack import stack_of
+with quitting_on_interrupt(__name__):
+    import torch
+    import tyro
+
+    from polar.channel import Channel, Settings, open_channel
+    from polar.decoding import Decoded, decode, decode_parallel, decode_with_law
+    from polar.embedding import Embedded, Limits, embed_with_retries
+    from polar.framing import BitString, Message, parse_bits
+    from polar.records import load_text_law, save_text_law
+    from polar.secrets import NonceLedger, load_key, new_key, open_ledger, save_key
+    from wm_env.lm.llada import load_lm, load_tokenizer
+    from wm_env.lm.stack import stack_of
 
 ATTEMPTS = 4
 """Nonces that are tried when a text cannot be sent."""
@@ -291,8 +294,8 @@ def tell(line: str) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(Command, prog="python -m polar", description=__doc__, args=arguments)
     try:
+        options = tyro.cli(Command, prog="python -m polar", description=__doc__, args=arguments)
         if isinstance(options, Keygen):
             return keygen(options)
         return embed(options) if isinstance(options, Embed) else decode_text(options)
@@ -304,7 +307,7 @@ def main(arguments: list[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt as stop:
         tell(f"interrupted: {str(stop) or 'no text was written, and no nonce was used'}")
-        return FAILED
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

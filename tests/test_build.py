@@ -398,3 +398,12 @@ def test_the_shipped_candidates_have_the_probability_that_the_tree_says():
             score += float(logits[token] - logits.logsumexp(0)) / np.log(2)
         assert tree.blocks[0].log2_prob[0, block] == pytest.approx(score, abs=1e-3)
         assert len(tree.blocks[0].text[0][block]) > 0
+
+
+def test_interrupted_command_ends_with_one_line(tmp_path, monkeypatch, capsys):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("wm_env.lm.build.prepare", interrupt)
+    assert run("--out", tmp_path / "tree.safetensors") == 130
+    assert capsys.readouterr().err == "interrupted: give the same command again to go on\n"

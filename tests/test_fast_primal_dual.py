@@ -40,7 +40,8 @@ def compare(problem, objective, labels, multiplier, dtype, tolerance):
 def test_equals_automatic_differentiation(shape, overlap, objective, gamma, multiplier, seed):
     prompts, blocks, candidates = shape
     problem = Problem(uneven_tree(prompts, blocks, candidates, overlap, seed), 0.1, gamma)
-    compare(problem, make_objective(objective, 8, 16, 2 if objective == "coded" else None), 16, multiplier, torch.float64, 1e-10)
+    bits = 2 if objective == "coded" else None
+    compare(problem, make_objective(objective, 8, 16, bits), 16, multiplier, torch.float64, 1e-10)
 
 
 @pytest.mark.parametrize("objective", ["gp", "coded"])

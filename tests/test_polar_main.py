@@ -100,7 +100,7 @@ def test_an_interrupted_embed_uses_no_nonce(run, key, model, monkeypatch):
 
     monkeypatch.setattr(command, "embed_with_retries", interrupt)
     code, out, err = run(*options)
-    assert (code, out) == (1, b"")
+    assert (code, out) == (130, b"")
     assert "no nonce was used" in err
     monkeypatch.undo()
     assert "nonce 0" in run(*options)[2]
@@ -108,7 +108,7 @@ def test_an_interrupted_embed_uses_no_nonce(run, key, model, monkeypatch):
 
 @pytest.mark.parametrize(
     ("stop", "code", "says"),
-    [(KeyboardInterrupt(), 1, "interrupted: "), (BrokenPipeError(32, "Broken pipe"), 2, "pipe; ")],
+    [(KeyboardInterrupt(), 130, "interrupted: "), (BrokenPipeError(32, "Broken pipe"), 2, "pipe; ")],
 )
 def test_a_nonce_whose_text_got_lost_on_the_way_out_is_told(run, key, model, monkeypatch, stop, code, says):
     options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")

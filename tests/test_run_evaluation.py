@@ -141,3 +141,12 @@ def test_newest_run_is_the_one_with_the_latest_law(run, tmp_path):
     assert newest_run(tmp_path / "runs") == other
     with pytest.raises(FileNotFoundError, match="train one"):
         newest_run(tmp_path)
+
+
+def test_interrupted_command_ends_with_one_line(run, monkeypatch, capsys):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polar.run_evaluation.evaluate_run", interrupt)
+    assert COMMAND.main([str(run)]) == 130
+    assert capsys.readouterr().err == "interrupted: nothing was written\n"

@@ -256,3 +256,12 @@ def test_help_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_interrupt_outside_of_the_iterations_ends_with_one_line(monkeypatch, tmp_path):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("agents.training.start_run", interrupt)
+    done = train("--run", tmp_path / "run")
+    assert (done.code, done.out, done.err) == (130, "", "interrupted\n")

@@ -16,32 +16,35 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import torch
-import tyro
-from torch.distributed import DistError
-from tqdm import tqdm
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt
 
-from wm_env.files import check_seed, check_writable, first_line
-from wm_env.information import entropy
-from wm_env.lm.candidates import PoolSettings, check_pool_size
-from wm_env.lm.cost import (
-    estimate,
-    free_bytes,
-    matrix_peak,
-    measure_speed,
-    pass_bytes,
-    rows_that_fit,
-    weight_bytes,
-)
-from wm_env.lm.crew import Crew, StoppedError
-from wm_env.lm.forward import can_compile, is_layer_stack
-from wm_env.lm.llada import MaskedLM, compiled_lm, load_lm
-from wm_env.lm.partial import Context, delete_parts, parts_folder, recorded_rows
-from wm_env.lm.progress import progress
-from wm_env.lm.prompts import read_prompts
-from wm_env.lm.states import Grown, encode_prompts, grow_tree, pool_law
-from wm_env.lm.text import prefix_pairs
-from wm_env.tree import save_tree, state_reach
+with quitting_on_interrupt(__name__):
+    import torch
+    import tyro
+    from torch.distributed import DistError
+    from tqdm import tqdm
+
+    from wm_env.files import check_seed, check_writable, first_line
+    from wm_env.information import entropy
+    from wm_env.lm.candidates import PoolSettings, check_pool_size
+    from wm_env.lm.cost import (
+        estimate,
+        free_bytes,
+        matrix_peak,
+        measure_speed,
+        pass_bytes,
+        rows_that_fit,
+        weight_bytes,
+    )
+    from wm_env.lm.crew import Crew, StoppedError
+    from wm_env.lm.forward import can_compile, is_layer_stack
+    from wm_env.lm.llada import MaskedLM, compiled_lm, load_lm
+    from wm_env.lm.partial import Context, delete_parts, parts_folder, recorded_rows
+    from wm_env.lm.progress import progress
+    from wm_env.lm.prompts import read_prompts
+    from wm_env.lm.states import Grown, encode_prompts, grow_tree, pool_law
+    from wm_env.lm.text import prefix_pairs
+    from wm_env.tree import save_tree, state_reach
 
 GIB = 2.0**30
 
@@ -280,9 +283,9 @@ def summary(grown: Grown, path: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line: exit code 0 when done, 1 if the build fails, 2 for bad options or input."""
-    options = tyro.cli(BuildOptions, args=arguments)
+    """Command line: exit code 0 when done, 1 if the build fails, 2 for bad options or input, 130 after Ctrl-C."""
     try:
+        options = tyro.cli(BuildOptions, args=arguments)
         with Crew.join() as crew:
             return _run(options, crew)
     except StoppedError:
@@ -291,6 +294,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DistError as error:
         print(f"error: the other processes of torchrun are gone: {first_line(error)}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted: give the same command again to go on", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _run(options: BuildOptions, crew: Crew) -> int:
@@ -312,9 +318,6 @@ def _run(options: BuildOptions, crew: Crew) -> int:
         return 1
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted: give the same command again to go on", file=sys.stderr)
         return 1
     return 0
 

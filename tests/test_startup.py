@@ -1,0 +1,64 @@
+"""Ctrl-C before a command has begun its work."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wm_env.startup import quitting_on_interrupt
+
+ROOT = Path(__file__).parent.parent
+
+COMMANDS = {
+    "train": ["train.py"],
+    "evaluate": ["evaluate.py"],
+    "polar": ["-m", "polar", "keygen", "never.key"],
+    "build": ["-m", "wm_env.lm.build", "--out", "never.safetensors"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
+def test_an_import_is_interrupted_with_one_line(tmp_path, command):
+    # An import of torch that tells when it is under way, and takes long.
+    (tmp_path / "torch.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(120)\n")
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out, errors) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("error", [None, ImportError("a library is missing")])
+def test_the_usual_handler_comes_back(error):
+    with contextlib.suppress(ImportError), quitting_on_interrupt("__main__"):
+        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        if error is not None:
+            raise error
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_who_imports_a_module_keeps_the_handler():
+    with quitting_on_interrupt("wm_env.lm.build"):
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_ignored_interrupt_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with quitting_on_interrupt("__main__"):
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
