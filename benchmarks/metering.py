@@ -16,6 +16,20 @@ from polar.channel import Channel
 from polar.secrets import KeyStream, MessageKeys
 from polar.sources import QuantisedLaw, drive, quantise
 from polar.stream import Tokens
+from wm_env.lm.llada import MaskedLM
+
+
+def clock_of(lm: MaskedLM) -> Callable[[], float]:
+    """Seconds for the work of a model: of this process on a CPU; on a GPU of the wall, with all that was begun done."""
+    device = lm.banned.device
+    if device.type == "cpu":
+        return time.process_time
+
+    def settled() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return settled
 
 
 class Meter:
@@ -85,7 +99,7 @@ def measure(channel: Channel, keys: MessageKeys, sender: Sender) -> dict[str, fl
     shared: what shared randomness decided, as its entropy. In expectation they add up to surprisal, and this is
     entropy, the sum of the entropies of the laws of the tokens.
     """
-    clock = time.process_time if channel.source.lm.banned.device.type == "cpu" else time.perf_counter
+    clock = clock_of(channel.source.lm)
     model = _WatchedModel(channel, clock)
     meter = Meter(keys.stream("token ends"))
     vocabulary = channel.source.vocabulary

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from metering import clock_of
 from peer_schemes import discop, imec, sparsamp
 from sharing import Tally, add
 from torch import Tensor
@@ -34,15 +35,16 @@ MOST_TOKENS = 2000
 
 @dataclass(frozen=True)
 class TimedLM(MaskedLM):
-    """A model that counts its passes and canvases and the processor time they take."""
+    """A model that counts its passes and canvases and the time they take by `clock`."""
 
+    clock: Callable[[], float] = time.process_time
     spent: Tally = field(default_factory=dict)
 
     def log2_probs(self, canvas: Tensor, position: int, temperature: float) -> Tensor:
         """As in `MaskedLM`."""
-        begin = time.process_time()
+        begin = self.clock()
         result = super().log2_probs(canvas, position, temperature)
-        add(self.spent, {"seconds": time.process_time() - begin, "passes": 1, "canvases": len(canvas)})
+        add(self.spent, {"seconds": self.clock() - begin, "passes": 1, "canvases": len(canvas)})
         return result
 
 
@@ -240,14 +242,14 @@ HEADER = (
 )
 
 
-def compare_texts(texts: int, block_texts: int, message_bytes: int, seed: int) -> Iterator[str]:
+def compare_texts(texts: int, block_texts: int, message_bytes: int, seed: int, device: str) -> Iterator[str]:
     """The lines of a Markdown table: every scheme sends the same random messages behind the same prompts.
 
-    The scheme block draws 64 candidates for each of its blocks, so it takes most of the time: it sends the first
-    `block_texts` of them.
+    The scheme block draws 64 candidates for each of its blocks, so it takes most of the time, and has a number of texts
+    of its own. The model runs on `device`.
     """
-    loaded = load_lm("mini")
-    lm = TimedLM(**vars(loaded))
+    loaded = load_lm("mini", device=device)
+    lm = TimedLM(**vars(loaded), clock=clock_of(loaded))
     vocabulary = open_vocabulary(lm)
     prompts = read_prompts("shipped")
     order = np.random.default_rng(seed).permutation(len(prompts))
@@ -268,9 +270,9 @@ def compare_texts(texts: int, block_texts: int, message_bytes: int, seed: int) -
 
 def _send_and_read(job: Job, send: Callable[[Job], Outcome], lm: TimedLM) -> Tally:
     lm.spent.clear()
-    begin = time.process_time()
+    begin = lm.clock()
     outcome = send(job)
-    seconds = time.process_time() - begin
+    seconds = lm.clock() - begin
     spent = dict(lm.spent)
     text = job.channel.source.vocabulary.text(outcome.tokens).decode("utf-8", errors="replace")
     return {

@@ -2,8 +2,10 @@
 
     python benchmarks/peers.py              both parts; figure to docs/figures/peers.png
     python benchmarks/peers.py --texts 0    block by block only
+    python benchmarks/peers.py --no-block-by-block --texts 0 --block-texts 8 --device cuda
 
-Prints Markdown tables. Times are processor times of one thread.
+The last one writes texts with the scheme block, for which a CPU takes minutes each. Prints Markdown tables. Times are
+processor times of one thread, on a GPU those of the wall.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,10 +46,14 @@ DITHER_BITS = 4
 class Options:
     """What is compared, and on how much."""
 
+    block_by_block: bool = True
+    """Compare the schemes on single blocks, and draw the figure."""
     texts: int = 10
-    """Prompts of the comparison of whole texts; 0 leaves it out."""
+    """Whole texts of every scheme but block, each behind a prompt; 0 leaves them out."""
     block_texts: int = 0
-    """Of these, how many for the scheme block, which takes many minutes for one; 0 leaves it out."""
+    """Whole texts of the scheme block, behind the first of the same prompts; 0 leaves them out."""
+    device: str = "cpu"
+    """Where the model of the whole texts runs, such as cpu or cuda."""
     message_bytes: int = 16
     """Bytes of a message in a text."""
     draws: int = 32
@@ -163,10 +169,13 @@ def main() -> None:
     """Compare and print."""
     options = tyro.cli(Options, description=__doc__)
     torch.set_num_threads(1)
-    compare_blocks(options)
-    if options.texts:
+    if options.block_by_block:
+        compare_blocks(options)
+    if options.texts or options.block_texts:
         print("\nWhole texts\n")
-        for text in compare_texts(options.texts, options.block_texts, options.message_bytes, options.seed):
+        for text in compare_texts(
+            options.texts, options.block_texts, options.message_bytes, options.seed, options.device
+        ):
             print(text, flush=True)
 
 
