@@ -16,11 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from agents.coded_planner import plan_coded
+from agents.word_maps import alike_states
 from wm_env.coded import coded_law, label_bits
 from wm_env.information import total_variation
 from wm_env.law import JointLaw, induced_cover, roll_out
@@ -132,21 +131,6 @@ def buy_bits(prices: Floats, weights: Floats, budget: float) -> Ints:
             chosen[state] = longer
             offer(state)
     return chosen
-
-
-def alike_states(cover: Floats, seen: Ints) -> Ints:
-    """Number 0, 1, ... of the group of every state, shape (N,): states with a common number in `seen` are in one group.
-
-    Args:
-        cover: P(x|s), shape (N, Q).
-        seen: number of what the decoder sees when candidate x is sent in state s, shape (N, Q).
-    """
-    state, place = np.nonzero(cover > 0)
-    number = np.unique(seen[state, place], return_inverse=True)[1]
-    edges = coo_array((np.ones(len(state)), (state, len(cover) + number)), shape=(len(cover) + number.max() + 1,) * 2)
-    component = connected_components(edges, directed=False)[1][: len(cover)]
-    group: Ints = np.unique(component, return_inverse=True)[1]
-    return group
 
 
 def _by_group(prices: Floats, weights: Floats, group: Ints) -> tuple[Floats, Floats]:

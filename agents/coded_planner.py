@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.couplings import break_ties, lend, place, slot_channel, spend
-from agents.word_maps import map_words, pack_words, sharing_states, word_loads
+from agents.couplings import break_ties, lend, place, spend
+from agents.schedules import slot_channel
+from agents.word_maps import alike_states, map_words, pack_words, sharing_states, word_loads
 from wm_env.coded import coded_law
 from wm_env.information import measure
 from wm_env.law import JointLaw, roll_out
@@ -101,9 +102,9 @@ def plan_coded(
         budget = _spread(left, weights, wrong[number:])[0]
         left -= float(weights[0] @ budget)
         slots = count >> lengths[number]
-        shared = np.where(sharing_states(block.cover, seen[number]) > 1, seen[number] + 1, 0)
-        channel = torch.from_numpy(_word_channel(block.cover, maps[number], shared, lengths[number], budget, slots))
-        p_candidate = channel.reshape(len(channel), count, -1)
+        chances = state_probs.numpy()
+        channel = _word_channel(block.cover, maps[number], seen[number], chances, lengths[number], budget, slots)
+        p_candidate = torch.from_numpy(channel).reshape(len(channel), count, -1)
         return p_candidate.new_full((len(channel), count), 1 / count), p_candidate
 
     law = dataclasses.replace(roll_out(tree, policy), message_sets=tuple(sets))
@@ -158,21 +159,31 @@ def _spread(budget: float, weights: Sequence[Floats], wrong: Sequence[Floats]) -
     return np.split(spent, np.cumsum([len(each) for each in wrong])[:-1])
 
 
-def _word_channel(cover: Floats, words: Ints, shared: Ints, message_bits: int, budget: Floats, slots: int) -> Floats:
-    """P(x | w, j), shape (N, 2^l, J, Q); see `agents.couplings`. `shared` (N, Q): 0, or a number that states share."""
+def _word_channel(
+    cover: Floats, words: Ints, seen: Ints, state_probs: Floats, message_bits: int, budget: Floats, slots: int
+) -> Floats:
+    """P(x | w, j), shape (N, 2^l, J, Q), with `budget` (N,) of total variation; see `agents.schedules`."""
+    shared = sharing_states(cover, seen) > 1
     wrong = 1 - budget - np.minimum(word_loads(words, cover, message_bits), 2.0**-message_bits).sum(1)
     words = words.copy()
-    for state in np.nonzero((shared == 0).all(1) & (wrong > _ROUNDING))[0]:
+    for state in np.nonzero(~shared.any(1) & (wrong > _ROUNDING))[0]:
         words[state] = pack_words(cover[state], words[state], message_bits, budget[state])
-    chunks = []
-    for start in range(0, len(words), _CHUNK):
-        part = slice(start, start + _CHUNK)
+    channel = np.empty((len(cover), 1 << message_bits, slots, cover.shape[1]))
+    for part in _parts(alike_states(cover, seen)):
         law = spend(cover[part], words[part], message_bits, budget[part])
         loads = word_loads(words[part], law, message_bits)
-        pinned = word_loads(np.where(shared[part] > 0, words[part], -1), law, message_bits) > 0
+        pinned = word_loads(np.where(shared[part], words[part], -1), law, message_bits) > 0
         number = place(loads, pinned)
         placed = np.where(words[part] >= 0, np.take_along_axis(number, np.maximum(words[part], 0), axis=1), -1)
-        flows = lend(word_loads(placed, law, message_bits))
-        channel = slot_channel(law, placed, flows, slots, shared[part])
-        chunks.append(break_ties(channel, flows.sum((1, 2)) > _ROUNDING))
-    return np.concatenate(chunks)
+        loads = word_loads(placed, law, message_bits)
+        flows = lend(loads, np.full_like(loads, 2.0**-message_bits))
+        by_slot = slot_channel(law, placed, flows, slots, seen[part], state_probs[part])
+        channel[part] = break_ties(by_slot, flows.sum((1, 2)) > _ROUNDING)
+    return channel
+
+
+def _parts(group: Ints) -> list[Ints]:
+    """The states in parts of whole groups (N,), with about `_CHUNK` states each, for the memory's sake."""
+    order = np.argsort(group, kind="stable")
+    sizes = np.bincount(group)
+    return np.split(order, np.cumsum(sizes)[np.flatnonzero(np.diff(np.cumsum(sizes) // _CHUNK))])

@@ -2,8 +2,8 @@
 
 A word is sent with probability c = 2^-l. The mass p(B_w) that its candidates have above c must be sent for other words,
 where it is decoded wrongly; below c the word must borrow. Any such loan keeps the average law q, so only three things
-are free, and each has its function here: how q differs from p (`spend`), which words lend to which (`place` and
-`lend`), and when, along the point that draws V, a loan is used (`slot_channel`).
+are free: how q differs from p (`spend`), which words lend to which (`place` and `lend`), and when, along the point that
+draws V, a loan is used (`agents.schedules`).
 """
 
 from collections.abc import Iterator
@@ -57,28 +57,33 @@ def _cut_down(loads: Floats, cap: float, budget: Floats) -> Floats:
     return lowered
 
 
-def lend(loads: Floats) -> Floats:
+def lend(loads: Floats, capacity: Floats) -> Floats:
     """F(v, w), the mass of the candidates of word v that is sent for word w, shape (N, 2^l, 2^l), zero diagonal.
 
-    Every word is sent with mass 2^-l in the end. The excess of v goes to the nearest words with room: its partner
-    v xor e for e = 1, 2, 4, ..., then for e of two bits, and so on, one after the other, so that it fills few words.
+    Every word gets no more than its capacity in the end. What v has above its own goes to the nearest words with room:
+    its partner v xor e for e = 1, 2, 4, ..., then for e of two bits, and so on, one after the other, so that it fills
+    few words.
+
+    Args:
+        loads: mass of the candidates of every word, shape (N, 2^l).
+        capacity: mass with which every word is sent, shape (N, 2^l).
     """
     count = loads.shape[1]
     word = np.arange(count)
     flows = np.zeros((count, count, len(loads)))
-    for mask, flow in _loans(loads.T):
+    for mask, flow in _loans(loads.T, capacity.T):
         flows[word, word ^ mask] = flow
     return np.ascontiguousarray(flows.transpose(2, 0, 1))
 
 
-def _loans(loads: Floats) -> Iterator[tuple[int, Floats]]:
+def _loans(loads: Floats, capacity: Floats) -> Iterator[tuple[int, Floats]]:
     """The loans of every word to its partner word xor e, shape (2^l, N) like the loads, for one e after the other.
 
     Words first, so that the partners of all words are whole rows: three times as fast.
     """
     count = len(loads)
     word = np.arange(count)
-    excess, room = np.maximum(loads - 1 / count, 0), np.maximum(1 / count - loads, 0)
+    excess, room = np.maximum(loads - capacity, 0), np.maximum(capacity - loads, 0)
     for mask in sorted(range(1, count), key=lambda mask: (mask.bit_count(), mask)):
         flow = np.minimum(excess, room[word ^ mask])
         excess = excess - flow
@@ -89,7 +94,7 @@ def _loans(loads: Floats) -> Iterator[tuple[int, Floats]]:
 def _wrong_bits(loads: Floats) -> Floats:
     """Expected number of wrong bits of the loans of loads (2^l, N), shape (N,)."""
     wrong = np.zeros(loads.shape[1])
-    for mask, flow in _loans(loads):
+    for mask, flow in _loans(loads, np.full_like(loads, 1 / len(loads))):
         wrong += mask.bit_count() * flow.sum(0)
     return wrong
 
@@ -154,38 +159,6 @@ def _swap_pairs(loads: Floats, pinned: NDArray[np.bool_], word_at: Ints) -> Floa
     return wrong
 
 
-def slot_channel(law: Floats, words: Ints, flows: Floats, slots: int, reluctance: Ints) -> Floats:
-    """P(x | w, j), shape (N, 2^l, J, Q): word w, and slot j of J equal parts of the point that draws V.
-
-    The average over w and j is q, and the average over j alone realises the loans. Along the slots the candidate that
-    a word lends is used last, and its loans early, one after the other: a decoder that knows the slot (shared dither)
-    never meets both at once, as in McNaughton's wrap-around rule. Loans are spread over their time: no slot is as sure
-    of them as a slot of their own word, so that likelihoods point to the own word.
-
-    Args:
-        law: q(x|s), shape (N, Q).
-        words: word of every candidate, shape (N, Q), -1 where the law is 0.
-        flows: F(v, w), see `lend`.
-        slots: J >= 1.
-        reluctance: candidates of a word are lent in this order, equal ones large before small, and used in the opposite
-            order, shape (N, Q). What several states share is best lent last and in the same order everywhere.
-    """
-    count = flows.shape[1]
-    lent = flows.sum(2)
-    own = np.maximum(words, 0)
-    order = np.lexsort((-law, reluctance), axis=1)
-    cut = _cut(law, words, lent, order)
-    kept = law - cut
-    share = np.divide(cut, np.take_along_axis(lent, own, axis=1), out=np.zeros_like(cut), where=cut > 0)
-    loans = _loan_slots(flows, word_loads(words, np.where(cut > 0, kept, 0), count.bit_length() - 1), slots)
-    own_slots = _own_slots(kept, words, order[:, ::-1], 1 / slots - loans.sum(1))
-    channel = np.take_along_axis(loans, own[:, :, None, None], axis=1) * share[:, :, None, None]
-    state, candidate = np.nonzero(words >= 0)
-    channel[state, candidate, words[state, candidate]] += own_slots[state, candidate]
-    by_word: Floats = np.moveaxis(channel / channel.sum(1, keepdims=True), 1, 3)
-    return by_word
-
-
 def break_ties(channel: Floats, lending: NDArray[np.bool_]) -> Floats:
     """The channel with every word replaced, with probability 1e-9, by word xor e, P(e) proportional to l - |e|.
 
@@ -204,66 +177,3 @@ def break_ties(channel: Floats, lending: NDArray[np.bool_]) -> Floats:
     broken = channel.copy()
     broken[lending] = (1 - _TIE_BREAK) * some + _TIE_BREAK * near_words
     return broken
-
-
-def _cut(law: Floats, words: Ints, lent: Floats, order: Ints) -> Floats:
-    """The mass that every candidate gives to its word's loans, one after the other in `order`, shape (N, Q)."""
-    mass, word = np.take_along_axis(law, order, axis=1), np.take_along_axis(words, order, axis=1)
-    wanted = np.take_along_axis(lent, np.maximum(word, 0), axis=1) - _before(mass, word, lent.shape[1])
-    cut = np.empty_like(law)
-    np.put_along_axis(cut, order, np.clip(wanted, 0, mass), axis=1)
-    return cut
-
-
-def _before(mass: Floats, words: Ints, count: int) -> Floats:
-    """Mass of the earlier candidates of the same word, shape (N, Q); 0 where there is no word."""
-    by_word = np.where(words[:, :, None] == np.arange(count), mass[:, :, None], 0)
-    before: Floats = np.where(words[:, :, None] == np.arange(count), by_word.cumsum(1) - by_word, 0).sum(2)
-    return before
-
-
-def _loan_slots(flows: Floats, kept: Floats, slots: int) -> Floats:
-    """How much of slot j the loan of v takes in w, shape (N, 2^l, 2^l, J), in units of a whole word.
-
-    Args:
-        flows: F(v, w).
-        kept: mass of the lent candidates that stays with their own word, at its end, shape (N, 2^l).
-        slots: J.
-    """
-    count = flows.shape[1]
-    lent = flows.sum(2, keepdims=True)
-    apart = np.floor(slots * (1 - count * kept) + _ROUNDING)[:, :, None] / slots
-    part = np.divide(flows, lent, out=np.zeros_like(flows), where=lent > 0)
-    start = np.where(apart > 0, apart * (part.cumsum(2) - part), 0)
-    end = np.where(apart > 0, start + apart * part, 1)
-    edge = np.arange(slots + 1) / slots
-    inside = np.clip(np.minimum(end[..., None], edge[1:]) - np.maximum(start[..., None], edge[:-1]), 0, None)
-    length = (end - start)[..., None]
-    taken = np.divide(count * flows[..., None] * inside, length, out=np.zeros_like(inside), where=length > 0)
-    crowded = taken.sum(1).max(-1) > 1 / slots + _ROUNDING
-    loans: Floats = np.where(crowded[:, None, :, None], count * flows[..., None] / slots, taken)
-    return loans
-
-
-def _own_slots(kept: Floats, words: Ints, order: Ints, room: Floats) -> Floats:
-    """How much of slot j a candidate takes in its own word, shape (N, Q, J), in units of a whole word.
-
-    The candidates of a word follow each other, in `order`, through what loans leave of its slots.
-
-    Args:
-        kept: mass in the own word, shape (N, Q).
-        words: shape (N, Q).
-        order: a permutation of the candidates of every state, shape (N, Q).
-        room: what loans leave of slot j of w, shape (N, 2^l, J).
-    """
-    count = room.shape[1]
-    length = count * np.take_along_axis(kept, order, axis=1)
-    word = np.take_along_axis(words, order, axis=1)
-    start = _before(length, word, count)[..., None]
-    edge = np.concatenate([np.zeros_like(room[..., :1]), room.cumsum(2)], axis=2)
-    edge = np.take_along_axis(edge, np.maximum(word, 0)[..., None], axis=1)
-    stop = np.minimum(start + length[..., None], edge[..., 1:])
-    inside: Floats = np.clip(stop - np.maximum(start, edge[..., :-1]), 0, None)
-    taken = np.empty_like(inside)
-    np.put_along_axis(taken, order[..., None], inside, axis=1)
-    return taken

@@ -6,6 +6,8 @@ words loses sum_w (p(B_w) - 2^-l)+ of the success probability, B_w the candidate
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from agents.annealing import anneal, number_members
 from wm_env.limits import best_partition
@@ -16,6 +18,21 @@ def sharing_states(pmf: Floats, seen: Ints) -> Ints:
     """For every candidate the number of states in which what the decoder sees has mass, shape (N, Q); 0 if p = 0."""
     present = pmf > 0
     return np.where(present, np.bincount(seen[present])[np.maximum(seen, 0)], 0)
+
+
+def alike_states(cover: Floats, seen: Ints) -> Ints:
+    """Number 0, 1, ... of the group of every state, shape (N,): states with a common number in `seen` are in one group.
+
+    Args:
+        cover: P(x|s), shape (N, Q).
+        seen: number of what the decoder sees when candidate x is sent in state s, shape (N, Q).
+    """
+    state, place = np.nonzero(cover > 0)
+    number = np.unique(seen[state, place], return_inverse=True)[1]
+    edges = coo_array((np.ones(len(state)), (state, len(cover) + number)), shape=(len(cover) + number.max() + 1,) * 2)
+    component = connected_components(edges, directed=False)[1][: len(cover)]
+    group: Ints = np.unique(component, return_inverse=True)[1]
+    return group
 
 
 def map_words(pmf: Floats, seen: Ints, state_probs: Floats, message_bits: int) -> Ints:

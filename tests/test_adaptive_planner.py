@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.adaptive_planner import alike_states, buy_bits, plan_adaptive
+from agents.adaptive_planner import buy_bits, plan_adaptive
 from polar.adaptive import AdaptiveSettings, evaluate_adaptive
 from wm_env.information import measure
 from wm_env.limits import best_partition
@@ -82,11 +82,3 @@ def test_states_that_look_alike_have_one_length_and_make_no_errors():
     assert point.mean_bits == pytest.approx(plan.bits / 2)
     assert plan.bits > 0
     assert point.bler == pytest.approx(0, abs=1e-9)
-
-
-def test_groups_are_chains_of_states_that_share():
-    cover = np.full((4, 2), 0.5)
-    seen = np.array([[0, 1], [1, 2], [3, 4], [2, 5]])
-    assert alike_states(cover, seen).tolist() == [0, 0, 1, 0]
-    cover[1] = [0.0, 1.0]
-    assert alike_states(cover, seen).tolist() == [0, 1, 2, 1]
