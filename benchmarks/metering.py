@@ -33,7 +33,7 @@ def clock_of(lm: MaskedLM) -> Callable[[], float]:
 
 
 class Meter:
-    """The stream of token ends, which adds up the entropy of what it decides, in bits."""
+    """The stream that decides about readings, which adds up the entropy of what it decides, in bits."""
 
     def __init__(self, draws: KeyStream) -> None:
         self.draws = draws
@@ -95,8 +95,9 @@ class _WatchedModel:
 def measure(channel: Channel, keys: MessageKeys, sender: Sender) -> dict[str, float]:
     """Send a message, and add up: tokens, passes, and seconds; and where the bits of surprisal went.
 
-    frame: what was sent. overshoot: the last choice was finer than the frame needed. rest: the end of the last token.
-    shared: what shared randomness decided, as its entropy. In expectation they add up to surprisal, and this is
+    frame: what was sent. overshoot: the last choice was finer than the frame needed, which checks the frame like so
+    many more bits of its check value. rest: the end of the last token. shared: what shared randomness decided, as its
+    entropy. In expectation they add up to surprisal, and this is
     entropy, the sum of the entropies of the laws of the tokens.
     """
     clock = clock_of(channel.source.lm)

@@ -5,31 +5,33 @@ of " an", and every token of its own first byte. If the message chose tokens, th
 ones; if it chose groups of tokens where one continues another, nearly all tokens of one first byte would be one group
 and half of the entropy would be lost.
 
-**The scheme.** The message chooses the text, byte by byte; shared randomness chooses where tokens end. Both ends keep
-the tokens so far, c, and the bytes b of the token under way. With p(b) the probability of the token b and p(b*) that of
-all tokens that begin with b, the token ends here with probability p(b) / p(b*).
+**The scheme.** The message chooses the text, byte by byte; shared randomness chooses the tokens that it is made of, and
+waits with that until the text has nearly told. Both ends keep the *readings* of the text so far: tokens c, and bytes b
+of the token under way, with the probability p(c) p(b* | c), where b* are all tokens that begin with b. Before a byte
+every reading branches: the token under way goes on, or b was all of it. The message draws the byte from its law over
+all branches, and the branches that the byte fits are the new readings. After " a" comes " " only if the token ended,
+"n" nearly always if it did not: mostly a byte or two leave one reading that is worth keeping.
 
-* Mostly, the law of the next byte y is a mixture over that event, and the message draws y from
+**Decisions.** A branch with less than `RARE` of the probability is not worth a pass of the model. Of two branches with
+the same b the rest of the text hardly tells which one it is. There, and at the end, shared randomness decides whether
+the less likely branch is the truth, by its probability; if not, it is dropped. The entropy of these decisions is all
+that is lost.
 
-      P(y) = [p(by* | c) + p(b | c) p(y* | cb)] / p(b* | c),
+**Exactness.** This is the chain rule and Bayes' rule: bytes are drawn from their law given the text and the decisions
+so far, decisions from theirs. No token is excluded, merged or rejected, so the tokens have exactly the model's law,
+whatever the message is. The receiver, who knows the bytes and the shared randomness, has the same readings at every
+byte and is never in doubt: there is no search, and no text that the sender must discard.
 
-  which takes a look ahead at the model's law after c and b. Then shared randomness decides whether the token ended, by
-  the posterior probability: the second term over the sum. After " a" comes " " only if the token ended, "n" nearly
-  always if it did not: the byte decides, shared randomness has little to do, and little entropy is lost.
-* Where the token hardly ends here (probability below `RARE`), shared randomness decides that before the byte: it loses
-  at most 0.12 bits, and saves a look ahead that would be in vain.
-
-**Exactness.** Both are decompositions of the chain rule, p(token | c) = prod over its bytes, by Bayes' rule; no token
-is excluded, merged or rejected. So the tokens have exactly the model's law, whatever the message is, and the
-receiver, who knows c, b and the shared randomness at every byte, is never in doubt: there is no search, and no text
-that the sender must discard. What is lost is the entropy of the shared decisions given the text.
-
-Every look ahead whose token then ends is the model's law for the next token, needed anyway; the others are the extra
-cost in forward passes. On the embedded model `RARE` = 1/64 saves 0.3 passes per token against 1/256 and loses 0.2 % of
-the entropy; beyond that every pass saved costs more.
+Every law after an ended token whose branch turns out to be the truth is needed anyway; the others are the extra cost in
+forward passes.
 """
 
-from collections.abc import Generator
+import math
+from collections import Counter
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -39,8 +41,8 @@ from polar.secrets import KeyStream, MessageKeys
 from polar.vocabulary import Node, Vocabulary
 from wm_env.tree import Ints
 
-RARE = 1 / 64
-"""Probability of a token's end below which shared randomness alone decides about it."""
+RARE = Fraction(1, 64)
+"""Shared randomness decides about a branch with a smaller share of the probability."""
 
 Tokens = tuple[int, ...]
 """The token ids of a text so far, without the prompt."""
@@ -65,37 +67,22 @@ def walk(vocabulary: Vocabulary, keys: MessageKeys, side: Side) -> Walk:
         NoMessageError: from the receiver.
     """
     ends = keys.stream("token ends")
-    tokens: Tokens = ()
-    law = yield tokens
-    node = vocabulary.root
+    readings = [_Reading((), (yield ()), vocabulary.root, Fraction(1))]
     while not side.done:
-        marks = law.at(node.bounds)
-        own, longer = marks[1] - marks[0], marks[-1] - marks[1]
-        if _is_decided_first(own, longer, node):
-            if longer == 0 or (own and ends.below(own + longer) < own):
-                tokens += (_draw(vocabulary, law, int(node.bounds[0]), int(node.bounds[1]), ends),)
-                side.note_tokens(len(tokens))
-                law, node = (yield tokens), vocabulary.root
+        branches = [branch for reading in readings for branch in _branches(vocabulary, reading)]
+        readings = []
+        for branch in _decide(branches, ends, RARE):
+            if branch.token is None:
+                readings.append(branch.reading)
             else:
-                byte = _choose_byte(side, _masses(node, marks))
-                node = vocabulary.child(node, byte)
-            continue
-        ended = (*tokens, int(vocabulary.ids[node.bounds[0]]))
-        law_after = yield ended
-        first = _masses(vocabulary.root, law_after.at(vocabulary.root.bounds))
-        whole = sum(first.values())
-        continued = {byte: mass * whole for byte, mass in _masses(node, marks).items()}
-        started = {byte: mass * own for byte, mass in first.items()}
-        byte = _choose_byte(
-            side, started | {letter: mass + started.get(letter, 0) for letter, mass in continued.items()}
-        )
-        if _is_true(started.get(byte, 0), continued.get(byte, 0), ends):
-            tokens, law = ended, law_after
-            side.note_tokens(len(tokens))
-            node = vocabulary.child(vocabulary.root, byte)
-        else:
-            node = vocabulary.child(node, byte)
-    return tokens, node
+                tokens = (*branch.reading.tokens, branch.token)
+                law = yield tokens
+                scale = branch.weight / law.at(vocabulary.root.bounds)[-1]
+                readings.append(_Reading(tokens, law, vocabulary.root, scale))
+        readings = _choose_byte(vocabulary, side, readings)
+        side.note_tokens(min(len(reading.tokens) for reading in readings))
+    (truth,) = _decide([_Branch(reading, None, reading.weight()) for reading in readings], ends, Fraction(1))
+    return truth.reading.tokens, truth.reading.node
 
 
 def finish_token(vocabulary: Vocabulary, law: TokenLaw, node: Node, draws: KeyStream) -> int:
@@ -103,26 +90,111 @@ def finish_token(vocabulary: Vocabulary, law: TokenLaw, node: Node, draws: KeySt
     return _draw(vocabulary, law, int(node.bounds[0]), int(node.bounds[-1]), draws)
 
 
-def _is_decided_first(own: int, longer: int, node: Node) -> bool:
-    """Whether shared randomness decides the end of the token before the message chooses a byte."""
-    several = node.bounds[1] - node.bounds[0] > 1
-    return several or own < RARE * (own + longer)
+@dataclass(frozen=True)
+class _Reading:
+    """One way in which the text so far may be made of tokens.
+
+    Attributes:
+        tokens: c, those that have ended.
+        law: the law of the token after them.
+        node: b, the string of the token under way.
+        scale: the probability of c for one unit of mass of `law`, up to a factor that all readings share.
+    """
+
+    tokens: Tokens
+    law: TokenLaw
+    node: Node
+    scale: Fraction
+
+    def weight(self) -> Fraction:
+        """The probability of the reading, up to the same factor."""
+        marks = self.law.at(self.node.bounds)
+        return self.scale * (marks[-1] - marks[0])
 
 
-def _masses(node: Node, marks: list[int]) -> dict[int, int]:
-    """The mass of every next byte, from the cumulative masses at the node's bounds."""
+@dataclass(frozen=True)
+class _Branch:
+    """What a reading may be when the next byte comes.
+
+    Attributes:
+        reading: as it was before.
+        token: the token that has ended, None if the one under way goes on.
+        weight: the probability, up to the factor of the readings.
+    """
+
+    reading: _Reading
+    token: int | None
+    weight: Fraction
+
+    @property
+    def depth(self) -> int:
+        """Length of the token under way."""
+        return self.reading.node.depth if self.token is None else 0
+
+
+def _branches(vocabulary: Vocabulary, reading: _Reading) -> list[_Branch]:
+    """The branches of a reading that have a probability."""
+    marks = reading.law.at(reading.node.bounds)
+    masses: dict[int | None, int] = {None: marks[-1] - marks[1]}
+    if marks[1] > marks[0]:
+        ranks = np.arange(reading.node.bounds[0], reading.node.bounds[1] + 1)
+        for rank, (start, end) in zip(ranks, pairwise(reading.law.at(ranks)), strict=False):
+            masses[int(vocabulary.ids[rank])] = end - start
+    return [_Branch(reading, token, reading.scale * mass) for token, mass in masses.items() if mass]
+
+
+def _decide(branches: Sequence[_Branch], ends: KeyStream, rare: Fraction) -> list[_Branch]:
+    """Let shared randomness decide about branches with a share below `rare`, and those that resemble a likelier one.
+
+    The one that is the truth, or those that are left, the likeliest last.
+    """
+    weights = _whole_numbers([branch.weight for branch in branches])
+    order = sorted(range(len(branches)), key=weights.__getitem__)
+    total, left = sum(weights), []
+    for place, number in enumerate(order[:-1]):
+        resembles = any(branches[other].depth == branches[number].depth for other in order[place + 1 :])
+        if weights[number] >= rare * total and not resembles:
+            left.append(branches[number])
+        elif ends.below(total) < weights[number]:
+            return [branches[number]]
+        else:
+            total -= weights[number]
+    return [*left, branches[order[-1]]]
+
+
+def _choose_byte(vocabulary: Vocabulary, side: Side, readings: Sequence[_Reading]) -> list[_Reading]:
+    """The readings of the text with the next byte."""
+    scales = _whole_numbers([reading.scale for reading in readings])
+    masses = [_masses(reading, scale) for reading, scale in zip(readings, scales, strict=True)]
+    total = Counter[int]()
+    for part in masses:
+        total.update(part)
+    options = sorted(total)
+    byte = options[side.choose([total[option] for option in options], _reader(options))]
+    side.put(bytes([byte]))
+    return [
+        _Reading(reading.tokens, reading.law, vocabulary.child(reading.node, byte), Fraction(scale))
+        for reading, scale, part in zip(readings, scales, masses, strict=True)
+        if byte in part
+    ]
+
+
+def _masses(reading: _Reading, scale: int) -> dict[int, int]:
+    """The mass of every next byte that the token under way can go on with, times `scale`."""
+    marks = reading.law.at(reading.node.bounds)
     return {
-        byte: end - start
-        for byte, start, end in zip(node.next_bytes, marks[1:-1], marks[2:], strict=True)
+        byte: scale * (end - start)
+        for byte, start, end in zip(reading.node.next_bytes, marks[1:-1], marks[2:], strict=True)
         if end > start
     }
 
 
-def _choose_byte(side: Side, masses: dict[int, int]) -> int:
-    options = sorted(masses)
-    index = side.choose([masses[byte] for byte in options], _reader(options))
-    side.put(bytes([options[index]]))
-    return options[index]
+def _whole_numbers(values: Sequence[Fraction]) -> list[int]:
+    """The smallest whole numbers in proportion to positive `values`."""
+    unit = math.lcm(*(value.denominator for value in values))
+    numbers = [value.numerator * (unit // value.denominator) for value in values]
+    divisor = math.gcd(*numbers)
+    return [number // divisor for number in numbers]
 
 
 def _reader(options: list[int]) -> Reader:
@@ -132,11 +204,6 @@ def _reader(options: list[int]) -> Reader:
         return options.index(text[position])
 
     return read
-
-
-def _is_true(for_it: int, against: int, draws: KeyStream) -> bool:
-    """An event with odds for : against. Certainty draws nothing."""
-    return bool(for_it) and (not against or draws.below(for_it + against) < for_it)
 
 
 def _draw(vocabulary: Vocabulary, law: TokenLaw, start: int, end: int, draws: KeyStream) -> int:

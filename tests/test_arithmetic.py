@@ -1,5 +1,6 @@
 from fractions import Fraction
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -148,3 +149,27 @@ def test_sender_gives_up_where_there_is_no_choice():
         sender.note_tokens(count)
     with pytest.raises(NoEntropyError, match="30 tokens carried less than a bit"):
         sender.note_tokens(31)
+
+
+class Pad:
+    """A pad of given bits."""
+
+    def __init__(self, value, length):
+        self.value, self.length = value, length
+
+    def leading(self, length):
+        return self.value >> (self.length - length)
+
+
+def test_what_the_last_choice_says_beyond_the_frame_is_checked():
+    """A frame of 48 bits, read from 51: of the eight pads that agree on the 48, one fits the other three bits."""
+    value = int.from_bytes(bytes(range(1, 65)))
+    keys = [
+        SimpleNamespace(check=KEYS.check, stream=lambda label, v=value ^ flip << 512 - 51: Pad(v, 512))
+        for flip in range(8)
+    ]
+    steps = [[1, 1]] * 47 + [[1] * 16]
+    assert transmit(b"x", steps, keys[0], keys[0]).message == b"x"
+    for other in keys[1:]:
+        with pytest.raises(NoMessageError, match="no frame of this key"):
+            transmit(b"x", steps, keys[0], other)
