@@ -3,6 +3,7 @@
 Examples:
   python train.py                                        the shipped tree, minutes on two cores
   python train.py --preset paper --run runs/paper        the set-up of the paper
+  python train.py --objective coded                      uniform message bits, at the limit of one block
   python train.py --agent planner --run runs/planner     the exact optimum
   python train.py --preset ppo --split train             constrained PPO, and its law for prompts that it never saw
   python train.py --run runs/paper --resume              go on after an interruption
@@ -27,9 +28,10 @@ class Options:
 
     settings: Annotated[RunSettings, tyro.conf.arg(name="")]
     """All that a run depends on."""
-    preset: Literal["default", "paper", "ppo", "smoke"] = "default"
-    """Defaults that go together: paper = M 256, T 6000, as in the paper; default = M 64, T 2000; ppo = constrained PPO
-    on the environment's default problem; smoke = seconds."""
+    preset: Literal["default", "paper", "coded", "ppo", "smoke"] | None = None
+    """Defaults that go together: paper = M 256, T 6000, as in the paper; default = M 64, T 2000; coded = the coded
+    objective, M 8 for 3 bits, T 3000; ppo = constrained PPO on the environment's default problem; smoke = seconds. If
+    not given, coded for the primal-dual learner with --objective coded and default for all others."""
     run: Path | None = None
     """Run folder for law, metrics, TensorBoard events and checkpoint; if not given, runs/AGENT-PRESET, then
     runs/AGENT-PRESET-2 and so on; --resume takes the last."""
@@ -49,8 +51,9 @@ def main() -> int:
         from agents.training_loop import TrainingFailedError
 
     try:
-        settings = _parse(Options(PRESETS[options.preset])).settings
-        name = Path("runs") / f"{settings.agent}-{options.preset}"
+        preset = options.preset or _fitting(options.settings)
+        settings = _parse(Options(PRESETS[preset])).settings
+        name = Path("runs") / f"{settings.agent}-{preset}"
         if options.resume:
             folder = options.run or last_folder(name)
             stored = read_settings(folder)
@@ -69,6 +72,11 @@ def main() -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     return 0
+
+
+def _fitting(settings: RunSettings) -> str:
+    """The preset for an agent and an objective."""
+    return "coded" if settings.agent == "primal-dual" and settings.objective == "coded" else "default"
 
 
 def _parse(default: Options) -> Options:

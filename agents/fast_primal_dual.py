@@ -98,15 +98,6 @@ class _Tables:
 
 
 @dataclass(frozen=True)
-class _Gradient:
-    """The gradients of the policy's parameters, added to in place."""
-
-    embedding: Tensor
-    label_head: Tensor
-    candidate_head: Tensor
-
-
-@dataclass(frozen=True)
 class _Forward:
     """What the forward sweep leaves for the backward sweep: small tables of one block.
 
@@ -158,7 +149,7 @@ class ClosedFormLagrangian:
     @torch.no_grad()
     def __call__(self, policy: SoftmaxPolicy, multiplier: Tensor) -> Outcome:
         """Forward through the blocks, backward through the values to go."""
-        gradient = _Gradient(_cleared(policy.embedding), _cleared(policy.label_head), _cleared(policy.candidate_head))
+        policy.clear_gradient()
         sweeps: list[_Forward] = []
         state_probs = self.prior
         for tables, rows in zip(self.blocks, policy.rows, strict=True):
@@ -170,7 +161,7 @@ class ClosedFormLagrangian:
         value: Tensor | None = None
         for tables, rows, sweep in zip(self.blocks[::-1], policy.rows[::-1], sweeps[::-1], strict=True):
             bonus = _bonus(tables, sweep, multiplier, value)
-            state_value = _backward(tables, policy, rows, sweep, bonus, gradient)
+            state_value = _backward(tables, policy, rows, sweep, bonus)
             value = tables.weight * (state_value / LN2 + multiplier / 2 * _signed_cover(tables, sweep))
             block_rate = sweep.state_probs @ (state_value - (sweep.induced * bonus).sum(1)) / LN2
             rate = rate + tables.weight * block_rate
@@ -178,24 +169,16 @@ class ClosedFormLagrangian:
         return Outcome(rate, cost)
 
 
-def _cleared(parameter: Tensor) -> Tensor:
-    """The gradient of a parameter, set to 0 in its place."""
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad.zero_()
-
-
 def _forward(tables: _Tables, policy: SoftmaxPolicy, rows: slice, state_probs: Tensor) -> _Forward:
     """P(u|s), and chunk by chunk W(x|u,s), P~(x|s) and the laws of token blocks that states share."""
-    embedding, head = policy.embedding[rows], policy.candidate_head.flatten(1)
-    by_word = (embedding @ policy.label_head).view(len(embedding), tables.words, -1)
+    by_word = policy.label_logits(rows).view(len(state_probs), tables.words, -1)
     log_label = torch.log_softmax(by_word, dim=2).flatten(1).sub_(math.log(tables.words))
     induced = torch.empty_like(tables.block.cover)
     word_probs = induced.new_empty(*induced.shape, tables.words) if tables.words > 1 else None
     for chunk in tables.chunks:
         states, score, mass = chunk.states, tables.score[chunk.states], tables.mass[chunk.states]
         logits = mass
-        torch.mm(embedding[states], head, out=logits.flatten(1))
+        policy.write_candidate_logits(_within(rows, states), logits)
         if tables.padded:
             logits.masked_fill_(~tables.block.support[states, :, None], OUTSIDE)
         torch.log_softmax(logits, 1, out=score)
@@ -211,14 +194,9 @@ def _forward(tables: _Tables, policy: SoftmaxPolicy, rows: slice, state_probs: T
     return _Forward(state_probs, log_label, _at_least_tiny_(log_label.exp()), induced, log_posterior)
 
 
-def _backward(
-    tables: _Tables, policy: SoftmaxPolicy, rows: slice, sweep: _Forward, bonus: Tensor, gradient: _Gradient
-) -> Tensor:
+def _backward(tables: _Tables, policy: SoftmaxPolicy, rows: slice, sweep: _Forward, bonus: Tensor) -> Tensor:
     """Add the gradient of one block to the policy's; returns E[g|s] / (w / ln 2), shape (N,)."""
     scale = (tables.weight / LN2 * sweep.state_probs)[:, None]
-    embedding, head = policy.embedding[rows], policy.candidate_head.flatten(1)
-    embedding_grad, head_grad = gradient.embedding[rows], gradient.candidate_head.flatten(1)
-    scaled = scale * embedding
     known = tables.shared.candidates if tables.words == 1 else torch.ones_like(tables.shared.candidates)
     without_label = bonus - torch.where(known, 0, _log(sweep.induced))
     expected = torch.empty_like(sweep.p_label)
@@ -229,18 +207,19 @@ def _backward(
         score *= mass
         mean = torch.div(score.sum(1), sweep.p_label[states], out=expected[states])
         score.addcmul_(mass, mean[:, None], value=-1)
-        head_grad.addmm_(scaled[states].T, score.flatten(1))
-        torch.mm(score.flatten(1), head.T, out=embedding_grad[states])
-    embedding_grad *= scale
+        policy.add_candidate_gradient(_within(rows, states), scale[states], score)
     expected -= sweep.log_label
     expected *= sweep.p_label
     by_word = expected.view(len(expected), tables.words, -1)
     word_value = by_word.sum(2)
     by_word.addcmul_(sweep.p_label.view_as(by_word), word_value[:, :, None], value=-tables.words)
-    logit_grad = expected.mul_(scale)
-    gradient.label_head.addmm_(embedding.T, logit_grad)
-    embedding_grad.addmm_(logit_grad, policy.label_head.T)
+    policy.add_label_gradient(rows, expected.mul_(scale))
     return word_value.sum(1)
+
+
+def _within(rows: slice, states: slice) -> slice:
+    """The policy's rows of some states of a block."""
+    return slice(rows.start + states.start, rows.start + states.stop)
 
 
 def _bonus(tables: _Tables, sweep: _Forward, multiplier: Tensor, later: Tensor | None) -> Tensor:

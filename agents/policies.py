@@ -1,7 +1,7 @@
-"""The paper's policy: softmax heads on a learned embedding of every (state, block).
+"""The paper's policy: softmax laws of every (state, block), from logits that states share or have of their own.
 
-The heads are shared by all states of all blocks; what a state has of its own is its row of the embedding. Both heads
-are linear, so a policy for N states has N D + D M (1 + Q) parameters.
+`EmbeddedPolicy` is the paper's: softmax heads on a learned embedding of every (state, block). `TabularPolicy` gives
+every state its own logits, for objectives under which every state needs an arrangement of its own.
 """
 
 import itertools
@@ -22,6 +22,9 @@ OUTSIDE = -1e4
 class SoftmaxPolicy(nn.Module):
     """P(u|s) and W(x|u,s) of every state of a tree, masked to the support of each state.
 
+    A subclass says what the logits are, as a function of its parameters, and carries a gradient of the logits back to
+    them. "Rows" are states, numbered block after block.
+
     The start matters. Where U is independent of X the gradient of the rate is zero, so W has to depend on u from the
     beginning. How it depends on u decides what the code can do later, since the rate does not care which labels lead to
     a candidate and gradient ascent keeps what it finds: with M = 256 labels spread at random over Q = 20 candidates the
@@ -31,20 +34,11 @@ class SoftmaxPolicy(nn.Module):
     state cost I(U;S|X) for every token block that states share.
 
     Attributes:
-        embedding: shape (states of all blocks, D), block after block.
-        label_head: shape (D, M).
-        candidate_head: shape (D, Q, M), by slot (see `agents.slots`).
-        rows: the rows of the embedding that belong to each block.
+        rows: the rows that belong to each block.
     """
 
-    def __init__(self, tree: StateTree, labels: int, settings: PolicySettings, generator: torch.Generator) -> None:
+    def __init__(self, tree: StateTree) -> None:
         super().__init__()
-        size, candidates = settings.embedding, tree.meta.candidates
-        own = nn.functional.normalize(torch.randn(tree.states, size, generator=generator), dim=1)
-        common = nn.functional.normalize(torch.randn(size, generator=generator), dim=0)
-        self.embedding = nn.Parameter(settings.common**0.5 * common + (1 - settings.common) ** 0.5 * own)
-        self.label_head = nn.Parameter(settings.label_spread * torch.randn(size, labels, generator=generator))
-        self.candidate_head = nn.Parameter(_walk_along_bits(size, candidates, labels, settings, generator))
         ends = list(itertools.accumulate(len(block.cover) for block in tree.blocks))
         self.rows = [slice(first, end) for first, end in zip([0, *ends], ends, strict=False)]
         outside = torch.cat([torch.from_numpy(block.cover == 0) for block in tree.blocks])
@@ -54,23 +48,147 @@ class SoftmaxPolicy(nn.Module):
         self.register_buffer("slots", slots, persistent=False)
         self.slots: Tensor
 
+    def label_logits(self, rows: slice) -> Tensor:
+        """Logits of P(u|s), shape (n, M)."""
+        raise NotImplementedError
+
+    def candidate_logits(self, rows: slice) -> Tensor:
+        """Logits of W(x|u,s) with the candidates by slot (see `agents.slots`), nothing masked, shape (n, Q, M)."""
+        raise NotImplementedError
+
+    def write_candidate_logits(self, rows: slice, out: Tensor) -> None:
+        """`candidate_logits` into a contiguous tensor of its shape."""
+        raise NotImplementedError
+
+    def add_label_gradient(self, rows: slice, grad: Tensor) -> None:
+        """Add what a gradient with respect to `label_logits`, shape (n, M), makes of the parameters' gradients."""
+        raise NotImplementedError
+
+    def add_candidate_gradient(self, rows: slice, scale: Tensor, grad: Tensor) -> None:
+        """The same for `candidate_logits`; the gradient is scale * grad, shapes (n, 1) and (n, Q, M)."""
+        raise NotImplementedError
+
+    def clear_gradient(self) -> None:
+        """Set the gradients of all parameters to 0, in their place if they are there."""
+        for parameter in self.parameters():
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.zero_()
+
     def forward(self, number: int) -> tuple[Tensor, Tensor]:
         """The laws of block `number` (from 0): P(u|s), shape (N, M), and W(x|u,s), shape (N, M, Q)."""
         rows = self.rows[number]
-        embedding = self.embedding[rows]
-        p_label = torch.softmax(embedding @ self.label_head, dim=1)
-        by_slot = torch.einsum("nd,dqm->nqm", embedding, self.candidate_head)
-        logits = by_slot.take_along_dim(self.slots[rows, :, None], dim=1)
+        p_label = torch.softmax(self.label_logits(rows), dim=1)
+        logits = self.candidate_logits(rows).take_along_dim(self.slots[rows, :, None], dim=1)
         logits = logits.masked_fill(self.outside[rows, :, None], OUTSIDE)
         return p_label, torch.softmax(logits, dim=1).transpose(1, 2)
 
 
+class EmbeddedPolicy(SoftmaxPolicy):
+    """Linear heads, shared by all states of all blocks, on an embedding; N D + D M (1 + Q) parameters for N states.
+
+    Attributes:
+        embedding: shape (states of all blocks, D), block after block.
+        label_head: shape (D, M).
+        candidate_head: shape (D, Q, M), by slot.
+    """
+
+    def __init__(
+        self, tree: StateTree, labels: int, size: int, settings: PolicySettings, generator: torch.Generator
+    ) -> None:
+        super().__init__(tree)
+        own = nn.functional.normalize(torch.randn(tree.states, size, generator=generator), dim=1)
+        common = nn.functional.normalize(torch.randn(size, generator=generator), dim=0)
+        self.embedding = nn.Parameter(_mixed(common, own, settings))
+        self.label_head = nn.Parameter(settings.label_spread * torch.randn(size, labels, generator=generator))
+        self.candidate_head = nn.Parameter(_walk_along_bits(size, tree.meta.candidates, labels, settings, generator))
+
+    def label_logits(self, rows: slice) -> Tensor:
+        """The head on the embedding."""
+        return self.embedding[rows] @ self.label_head
+
+    def candidate_logits(self, rows: slice) -> Tensor:
+        """The head on the embedding."""
+        return torch.einsum("nd,dqm->nqm", self.embedding[rows], self.candidate_head)
+
+    def write_candidate_logits(self, rows: slice, out: Tensor) -> None:
+        """A matrix product into `out`."""
+        torch.mm(self.embedding[rows], self.candidate_head.flatten(1), out=out.flatten(1))
+
+    def add_label_gradient(self, rows: slice, grad: Tensor) -> None:
+        """To the head and to the embedding."""
+        _grad(self.label_head).addmm_(self.embedding[rows].T, grad)
+        _grad(self.embedding)[rows].addmm_(grad, self.label_head.T)
+
+    def add_candidate_gradient(self, rows: slice, scale: Tensor, grad: Tensor) -> None:
+        """To the head and to the embedding."""
+        flat = grad.flatten(1)
+        _grad(self.candidate_head).flatten(1).addmm_((scale * self.embedding[rows]).T, flat)
+        _grad(self.embedding)[rows].addcmul_(flat @ self.candidate_head.flatten(1).T, scale)
+
+
+class TabularPolicy(SoftmaxPolicy):
+    """The logits themselves: what one state learns moves no other; N M (1 + Q) parameters for N states.
+
+    Attributes:
+        label_table: shape (states of all blocks, M), block after block.
+        candidate_table: shape (states of all blocks, Q, M), by slot.
+    """
+
+    def __init__(self, tree: StateTree, labels: int, settings: PolicySettings, generator: torch.Generator) -> None:
+        super().__init__(tree)
+        common, own = (
+            settings.label_spread * torch.randn(count, labels, generator=generator) for count in (1, tree.states)
+        )
+        self.label_table = nn.Parameter(_mixed(common, own, settings))
+        common, own = (
+            _walk_along_bits(count, tree.meta.candidates, labels, settings, generator) for count in (1, tree.states)
+        )
+        self.candidate_table = nn.Parameter(_mixed(common, own, settings))
+
+    def label_logits(self, rows: slice) -> Tensor:
+        """The rows of the table."""
+        return self.label_table[rows]
+
+    def candidate_logits(self, rows: slice) -> Tensor:
+        """The rows of the table."""
+        return self.candidate_table[rows]
+
+    def write_candidate_logits(self, rows: slice, out: Tensor) -> None:
+        """A copy into `out`."""
+        out.copy_(self.candidate_table[rows])
+
+    def add_label_gradient(self, rows: slice, grad: Tensor) -> None:
+        """To the rows of the table."""
+        _grad(self.label_table)[rows].add_(grad)
+
+    def add_candidate_gradient(self, rows: slice, scale: Tensor, grad: Tensor) -> None:
+        """To the rows of the table."""
+        _grad(self.candidate_table)[rows].addcmul_(grad, scale[:, :, None])
+
+
+def softmax_policy(tree: StateTree, labels: int, settings: PolicySettings, generator: torch.Generator) -> SoftmaxPolicy:
+    """The policy of the settings at its start."""
+    if settings.embedding is None:
+        return TabularPolicy(tree, labels, settings, generator)
+    return EmbeddedPolicy(tree, labels, settings.embedding, settings, generator)
+
+
+def _mixed(common: Tensor, own: Tensor, settings: PolicySettings) -> Tensor:
+    """What all states have in common and what each has of its own, by their shares of the variance."""
+    return settings.common**0.5 * common + (1 - settings.common) ** 0.5 * own
+
+
+def _grad(parameter: nn.Parameter) -> Tensor:
+    grad: Tensor = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    parameter.grad = grad
+    return grad
+
+
 def _walk_along_bits(
-    size: int, candidates: int, labels: int, settings: PolicySettings, generator: torch.Generator
+    count: int, candidates: int, labels: int, settings: PolicySettings, generator: torch.Generator
 ) -> Tensor:
-    """Normal columns, shape (D, Q, M); two labels differ by the steps of the bits of V after their common prefix."""
+    """Normal entries, shape (count, Q, M); labels differ by the steps of the bits of V after their common prefix."""
     leading = math.ceil(math.log2(candidates))
-    walk = torch.zeros(size, candidates, 1)
+    walk = torch.zeros(count, candidates, 1)
     for bit in range(label_bits(labels)):
         spread = settings.leading_spread if bit < leading else settings.trailing_spread
         walk = walk.repeat_interleave(2, dim=2)

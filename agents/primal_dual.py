@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from agents.multiplier import dual_ascent
-from agents.policies import SoftmaxPolicy
+from agents.policies import SoftmaxPolicy, softmax_policy
+from agents.row_adam import RowAdam
 from agents.settings import LearnerSettings, PolicySettings
 from wm_env.information import measure
 from wm_env.law import BlockLaw, advance, induced_cover
@@ -72,28 +73,56 @@ class AutogradLagrangian:
 class PrimalDual:
     """The learner: a policy, its Adam, the multiplier and the number of steps taken.
 
+    Args:
+        policy: P(u|s) and W(x|u,s) at their start.
+        gradient: of the Lagrangian.
+        epsilon: bound on the cost.
+        settings: the constants.
+        iterations: T, the end of a step that falls; a constant step does without.
+
+    Raises:
+        ValueError: a falling step without an end.
+
     Attributes:
         policy: P(u|s) and W(x|u,s) of every state.
         multiplier: beta, a scalar tensor.
         iteration: steps taken so far.
     """
 
-    def __init__(self, policy: SoftmaxPolicy, gradient: Gradient, epsilon: float, settings: LearnerSettings) -> None:
+    def __init__(
+        self,
+        policy: SoftmaxPolicy,
+        gradient: Gradient,
+        epsilon: float,
+        settings: LearnerSettings,
+        iterations: int | None = None,
+    ) -> None:
+        if settings.schedule == "linear" and iterations is None:
+            raise ValueError("schedule=linear: say after how many iterations the step is 0")
         self.policy = policy
         self.gradient = gradient
         self.epsilon = epsilon
-        self.dual_step = settings.dual_step
-        self.optimizer = torch.optim.Adam(policy.parameters(), lr=settings.learning_rate, maximize=True, fused=True)
-        self.multiplier = policy.embedding.new_tensor(settings.first_multiplier)
+        self.settings = settings
+        self.iterations = iterations
+        self.optimizer = _optimizer(policy, settings)
+        self.multiplier = next(policy.parameters()).new_tensor(settings.first_multiplier)
         self.iteration = 0
 
     def step(self) -> Outcome:
         """One iteration of Algorithm 1: phi by Adam, then beta by dual ascent; returns what both saw."""
         outcome = self.gradient(self.policy, self.multiplier)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate()
         self.optimizer.step()
-        self.multiplier = dual_ascent(self.multiplier, outcome.cost, self.epsilon, self.dual_step)
+        self.multiplier = dual_ascent(self.multiplier, outcome.cost, self.epsilon, self.settings.dual_step)
         self.iteration += 1
         return outcome
+
+    def learning_rate(self) -> float:
+        """eta_phi of the next step."""
+        if self.settings.schedule == "constant" or self.iterations is None:
+            return self.settings.learning_rate
+        return self.settings.learning_rate * max(0.0, 1 - self.iteration / self.iterations)
 
     def gradient_norm(self) -> Tensor:
         """Euclidean norm of the last gradient over all parameters, in bits per unit of parameter."""
@@ -138,9 +167,15 @@ class PrimalDual:
         self.iteration = int(tensors["iteration"])
 
 
+def _optimizer(policy: SoftmaxPolicy, settings: LearnerSettings) -> torch.optim.Optimizer:
+    if settings.second_moment == "row":
+        return RowAdam(policy.parameters(), settings.learning_rate)
+    return torch.optim.Adam(policy.parameters(), lr=settings.learning_rate, maximize=True, fused=True)
+
+
 def initial_policy(problem: Problem, labels: int, settings: PolicySettings, seed: int) -> SoftmaxPolicy:
     """The policy that a seed starts from, in float32 on the CPU, so that every device and precision starts alike."""
-    return SoftmaxPolicy(problem.tree, labels, settings, torch.Generator().manual_seed(seed))
+    return softmax_policy(problem.tree, labels, settings, torch.Generator().manual_seed(seed))
 
 
 def tensors_on(problem: Problem, dtype: torch.dtype, device: str) -> tuple[BlockTensors, ...]:

@@ -10,10 +10,12 @@ from typing import Any, Literal
 class PolicySettings:
     """Size and start of the softmax policy."""
 
-    embedding: int = 64
-    """D, numbers that every (state, block) has of its own."""
+    embedding: int | None = 64
+    """D, numbers that every (state, block) has of its own, with heads that all states share, as in the paper; None: a
+    table, every state has its own logits and shares nothing."""
     common: float = 0.9
-    """Share of the variance of the initial embeddings that all states have in common, in [0, 1]."""
+    """Share of the variance of the initial embeddings, of the logits in a table, that all states have in common, in
+    [0, 1]."""
     label_spread: float = 0.5
     """Standard deviation of the initial logits of P(u|s), nats."""
     leading_spread: float = 2.0
@@ -28,6 +30,11 @@ class LearnerSettings:
 
     learning_rate: float = 1e-3
     """eta_phi, the step of Adam."""
+    schedule: Literal["constant", "linear"] = "constant"
+    """linear: eta_phi falls to 0 over the T iterations of the run, so that the laws come to rest."""
+    second_moment: Literal["entry", "row"] = "entry"
+    """What Adam divides a gradient by: the root mean square of the entry, or of its row, which is a state's (in heads,
+    a dimension's). By row, heavy candidates of a state settle before light ones, which then fill the gaps."""
     dual_step: float = 0.05
     """eta_beta, the step of the multiplier, bits per unit of total variation."""
     first_multiplier: float = 0.0
@@ -127,8 +134,22 @@ class RunSettings:
 PRESETS = {
     "default": RunSettings(labels=64, iterations=2000, learner=LearnerSettings(evaluate_every=50)),
     "paper": RunSettings(labels=256, iterations=6000),
+    "coded": RunSettings(
+        objective="coded",
+        labels=8,
+        iterations=3000,
+        learner=LearnerSettings(
+            learning_rate=0.1,
+            schedule="linear",
+            second_moment="row",
+            dual_step=0.1,
+            first_multiplier=10.0,
+            policy=PolicySettings(embedding=None, leading_spread=0.01, trailing_spread=0.01),
+        ),
+    ),
     "ppo": RunSettings(agent="ppo", prompts=4, candidates=8, labels=8, iterations=600),
     "smoke": RunSettings(prompts=3, candidates=6, labels=16, iterations=60, learner=LearnerSettings(evaluate_every=10)),
 }
 """paper: the set-up of the paper's simulations. default: the same problem with fewer labels and iterations, for a first
-look. ppo: constrained PPO on the environment's default problem. smoke: seconds, for tests."""
+look. coded: the coded objective, a label for each word of 3 bits. ppo: constrained PPO on the environment's default
+problem. smoke: seconds, for tests."""

@@ -163,7 +163,7 @@ def _check_range(settings: RunSettings) -> None:
         ("dual_step", constants.dual_step),
         ("embedding", constants.policy.embedding),
     ):
-        if not value > 0:
+        if value is not None and not value > 0:
             raise ValueError(f"{name}={value}: a number above 0 is needed")
     check_seed(settings.seed)
     if not 0 <= constants.first_multiplier < math.inf:

@@ -96,7 +96,7 @@ def make_learner(problem: Problem, objective: Objective, settings: RunSettings) 
         gradient = AutogradLagrangian(problem, objective, torch.float32, settings.device)
     else:
         gradient = ClosedFormLagrangian(problem, objective, settings.labels, torch.float32, settings.device)
-    return PrimalDual(policy, gradient, settings.epsilon, settings.learner)
+    return PrimalDual(policy, gradient, settings.epsilon, settings.learner, settings.iterations)
 
 
 class _Look:
@@ -177,7 +177,7 @@ def _restore(folder: RunFolder, learner: PrimalDual) -> Best | None:
         raise ValueError(f"{folder.checkpoint}: {error}") from None
     if not meta:
         return None
-    device = learner.policy.embedding.device
+    device = learner.multiplier.device
     parameters = {
         name.removeprefix("best."): value.to(device) for name, value in tensors.items() if name.startswith("best.")
     }

@@ -3,7 +3,7 @@ import pytest
 import torch
 from small_trees import uneven_tree
 
-from agents.policies import SoftmaxPolicy
+from agents.policies import softmax_policy
 from agents.settings import PolicySettings
 from agents.slots import candidate_slots
 from wm_env.synthetic import synthetic_tree
@@ -11,7 +11,7 @@ from wm_env.synthetic import synthetic_tree
 
 def policy_of(tree, labels=16, seed=0, **settings):
     generator = torch.Generator().manual_seed(seed)
-    return SoftmaxPolicy(tree, labels, PolicySettings(**settings), generator).double()
+    return softmax_policy(tree, labels, PolicySettings(**settings), generator).double()
 
 
 @pytest.mark.parametrize("number", [0, 1])
