@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.couplings import break_ties, lend, place, spend
+from agents.couplings import break_ties, lend, spend
+from agents.placement import place
 from agents.schedules import slot_channel
 from agents.word_maps import alike_states, map_words, pack_words, sharing_states, word_loads
 from wm_env.coded import coded_law
@@ -169,11 +170,13 @@ def _word_channel(
     for state in np.nonzero(~shared.any(1) & (wrong > _ROUNDING))[0]:
         words[state] = pack_words(cover[state], words[state], message_bits, budget[state])
     channel = np.empty((len(cover), 1 << message_bits, slots, cover.shape[1]))
-    for part in _parts(alike_states(cover, seen)):
+    group = alike_states(cover, seen)
+    for part in _parts(group):
         law = spend(cover[part], words[part], message_bits, budget[part])
         loads = word_loads(words[part], law, message_bits)
         pinned = word_loads(np.where(shared[part], words[part], -1), law, message_bits) > 0
-        number = place(loads, pinned)
+        alike = np.unique(group[part], return_inverse=True)[1]
+        number = place(loads, pinned, alike, state_probs[part])
         placed = np.where(words[part] >= 0, np.take_along_axis(number, np.maximum(words[part], 0), axis=1), -1)
         loads = word_loads(placed, law, message_bits)
         flows = lend(loads, np.full_like(loads, 2.0**-message_bits))

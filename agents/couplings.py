@@ -2,22 +2,19 @@
 
 A word is sent with probability c = 2^-l. The mass p(B_w) that its candidates have above c must be sent for other words,
 where it is decoded wrongly; below c the word must borrow. Any such loan keeps the average law q, so only three things
-are free: how q differs from p (`spend`), which words lend to which (`place` and `lend`), and when, along the point that
-draws V, a loan is used (`agents.schedules`).
+are free: how q differs from p (`spend`), which words lend to which (`lend`, after `agents.placement`), and when, along
+the point that draws V, a loan is used (`agents.schedules`).
 """
 
 from collections.abc import Iterator
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.word_maps import word_loads
-from wm_env.limits import distance_masses
 from wm_env.tree import Floats, Ints
 
 _ROUNDING = 1e-13
-_SWEEPS = 2
 _TIE_BREAK = 1e-9
 
 
@@ -62,7 +59,7 @@ def lend(loads: Floats, capacity: Floats) -> Floats:
 
     Every word gets no more than its capacity in the end. What v has above its own goes to the nearest words with room:
     its partner v xor e for e = 1, 2, 4, ..., then for e of two bits, and so on, one after the other, so that it fills
-    few words.
+    few words. Every state gets the order of the bits, rotated, that leaves the fewest wrong bits.
 
     Args:
         loads: mass of the candidates of every word, shape (N, 2^l).
@@ -70,93 +67,47 @@ def lend(loads: Floats, capacity: Floats) -> Floats:
     """
     count = loads.shape[1]
     word = np.arange(count)
-    flows = np.zeros((count, count, len(loads)))
-    for mask, flow in _loans(loads.T, capacity.T):
-        flows[word, word ^ mask] = flow
-    return np.ascontiguousarray(flows.transpose(2, 0, 1))
+    best = np.zeros((count, count, len(loads)))
+    least_wrong = np.full(len(loads), np.inf)
+    for first in range(count.bit_length() - 1):
+        flows = np.zeros_like(best)
+        wrong = np.zeros(len(loads))
+        for mask, flow in _loans(loads.T, capacity.T, first):
+            flows[word, word ^ mask] = flow
+            wrong += mask.bit_count() * flow.sum(0)
+        better = wrong < least_wrong - _ROUNDING
+        best[:, :, better], least_wrong[better] = flows[:, :, better], wrong[better]
+    return np.ascontiguousarray(best.transpose(2, 0, 1))
 
 
-def _loans(loads: Floats, capacity: Floats) -> Iterator[tuple[int, Floats]]:
-    """The loans of every word to its partner word xor e, shape (2^l, N) like the loads, for one e after the other.
+def wrong_bits(loads: Floats) -> Floats:
+    """Expected number of wrong bits of the loans of loads (2^l, N), every word sent with 2^-l, shape (N,).
 
-    Words first, so that the partners of all words are whole rows: three times as fast.
+    That of the first order of bits, for speed; `lend` may find better loans.
     """
-    count = len(loads)
-    word = np.arange(count)
-    excess, room = np.maximum(loads - capacity, 0), np.maximum(capacity - loads, 0)
-    for mask in sorted(range(1, count), key=lambda mask: (mask.bit_count(), mask)):
-        flow = np.minimum(excess, room[word ^ mask])
-        excess = excess - flow
-        room = room - flow[word ^ mask]
-        yield mask, flow
-
-
-def _wrong_bits(loads: Floats) -> Floats:
-    """Expected number of wrong bits of the loans of loads (2^l, N), shape (N,)."""
     wrong = np.zeros(loads.shape[1])
-    for mask, flow in _loans(loads, np.full_like(loads, 1 / len(loads))):
+    for mask, flow in _loans(loads, np.full_like(loads, 1 / len(loads)), 0):
         wrong += mask.bit_count() * flow.sum(0)
     return wrong
 
 
-def place(loads: Floats, pinned: NDArray[np.bool_]) -> Ints:
-    """New numbers for the words such that loans go to Hamming neighbours, shape (N, 2^l), a permutation in every row.
+def _loans(loads: Floats, capacity: Floats, first: int) -> Iterator[tuple[int, Floats]]:
+    """The loans of every word to its partner word xor e, shape (2^l, N) like the loads, for one e after the other.
 
-    Two starts, the better one for each state: the fullest words far from each other, or the fullest at 0 with the
-    emptiest around it. Then pairs are swapped while the expected number of wrong bits shrinks, at most twice
-    through all pairs.
-
-    Args:
-        loads: mass of every word, shape (N, 2^l).
-        pinned: words that must keep their number, shape (N, 2^l).
+    Words first, so that the partners of all words are whole rows: three times as fast. Of equally many bits those come
+    first that are near above bit `first`.
     """
-    count = loads.shape[1]
-    free = ~pinned.any(1)
-    best = np.tile(np.arange(count), (len(loads), 1))
-    least_wrong = np.full(len(loads), np.inf)
-    for places in (_far_apart(count), _far_from_zero(count)):
-        word_at = np.tile(np.arange(count), (len(loads), 1))
-        word_at[free] = np.argsort(-loads[free], axis=1, kind="stable")[:, np.argsort(places)]
-        wrong = _swap_pairs(loads, pinned, word_at)
-        better = wrong < least_wrong - _ROUNDING
-        best[better], least_wrong[better] = word_at[better], wrong[better]
-    return np.argsort(best, axis=1)
-
-
-def _far_apart(count: int) -> list[int]:
-    """The numbers 0..count - 1 in an order that keeps the first ones as far from each other as possible."""
-    number = np.arange(count)
-    distance = np.bitwise_count(number[:, None] ^ number)
-    chosen = [0]
-    while len(chosen) < count:
-        chosen.append(int(distance[chosen].min(0).argmax()))
-    return chosen
-
-
-def _far_from_zero(count: int) -> list[int]:
-    """The number 0, then the others from the farthest to the nearest."""
-    return [0, *sorted(range(1, count), key=lambda number: -number.bit_count())]
-
-
-def _swap_pairs(loads: Floats, pinned: NDArray[np.bool_], word_at: Ints) -> Floats:
-    """Swap pairs in `word_at` (N, 2^l), the word at every number, where that helps; returns the wrong bits (N,)."""
-    count = loads.shape[1]
+    count = len(loads)
     bits = count.bit_length() - 1
-    bound = distance_masses(loads, bits) @ np.arange(bits + 1)
-    placed = np.take_along_axis(loads, word_at, axis=1).T.copy()
-    fixed = np.take_along_axis(pinned, word_at, axis=1).T
-    wrong = _wrong_bits(placed)
-    for first, second in [*combinations(range(count), 2)] * _SWEEPS:
-        unequal = abs(placed[first] - placed[second]) > _ROUNDING
-        rows = np.nonzero((wrong > bound + _ROUNDING) & unequal & ~fixed[first] & ~fixed[second])[0]
-        trial = placed[:, rows]
-        trial[[first, second]] = trial[[second, first]]
-        changed = _wrong_bits(trial)
-        better = changed < wrong[rows] - _ROUNDING
-        rows = rows[better]
-        placed[:, rows], wrong[rows] = trial[:, better], changed[better]
-        word_at[rows[:, None], [first, second]] = word_at[rows[:, None], [second, first]]
-    return wrong
+    word = np.arange(count)
+    excess, room = np.maximum(loads - capacity, 0), np.maximum(capacity - loads, 0)
+    for mask in sorted(
+        range(1, count), key=lambda mask: (mask.bit_count(), (mask << bits | mask) >> first & count - 1)
+    ):
+        flow = np.minimum(excess, room[word ^ mask])
+        excess = excess - flow
+        room = room - flow[word ^ mask]
+        yield mask, flow
 
 
 def break_ties(channel: Floats, lending: NDArray[np.bool_]) -> Floats:

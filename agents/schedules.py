@@ -15,13 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from agents.couplings import lend
-from agents.word_maps import sharing_states, word_loads
+from agents.word_maps import word_loads
 from wm_env.tree import Floats, Ints
 
 _ROUNDING = 1e-13
-_RETRIES = 2
+_FAR = 0.2
+"""What every wrong bit of a loan counts next to its mass, when its word is chosen."""
 _EVEN = 1e-6
-"""How much the room in a slot counts next to the mass that it gains."""
+"""What the room in a slot counts next to the mass that it gains."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def slot_channel(law: Floats, words: Ints, flows: Floats, slots: int, seen: Ints
         masses = _schedule(batch, shop.room[batch.state], rest[batch.state, batch.word])
         shop.add(batch, masses)
         rest[batch.state, batch.word] = np.maximum(rest[batch.state, batch.word] - masses.sum(2), 0)
-    for batch in batches * _RETRIES:
+    for batch in batches:
         _try_again(batch, shop)
     _fill(shop, law, own, words)
     by_word: Floats = np.moveaxis(shop.sent / shop.sent.sum(1, keepdims=True), 1, 3)
@@ -120,12 +121,15 @@ def slot_channel(law: Floats, words: Ints, flows: Floats, slots: int, seen: Ints
 
 
 def _cut(law: Floats, words: Ints, lent: Floats, seen: Ints) -> Floats:
-    """The mass that every candidate gives to its word's loans, shape (N, Q).
+    """The mass that every candidate gives to its word's loans, shape (N, Q), one after the other.
 
-    Candidates above 2^-l are lent last, since nothing of their excess is decoded rightly, and before them what states
-    share, since its schedule has to suit all of them; small ones before large ones.
+    Candidates above 2^-l are lent last, since nothing of their excess is decoded rightly; of the others first those
+    with the least mass in all states together, so that the states lend the same ones.
     """
-    order = np.lexsort((law, sharing_states(law, seen) > 1, law > 1 / lent.shape[1] + _ROUNDING), axis=1)
+    present = words >= 0
+    mass_of = np.bincount(seen[present], law[present])
+    in_all = np.where(present, mass_of[np.where(present, seen, 0)], 0)
+    order = np.lexsort((in_all, law > 1 / lent.shape[1] + _ROUNDING), axis=1)
     mass, word = np.take_along_axis(law, order, axis=1), np.take_along_axis(words, order, axis=1)
     wanted = np.take_along_axis(lent, np.maximum(word, 0), axis=1) - _before(mass, word, lent.shape[1])
     cut = np.empty_like(law)
@@ -203,7 +207,8 @@ def _pack(mass: Floats, room: Floats) -> Floats:
 def _assign(jobs: _Jobs, room: Floats, lendable: Floats) -> tuple[Ints, Floats]:
     """The word of every symbol in every slot, and what each word takes of a candidate.
 
-    Step by step the slot and the word by which most mass finds a place, less what the own word loses by it.
+    Step by step the slot and the word by which most mass finds a place, near words before far ones, less what the own
+    word loses by it.
 
     Returns:
         placed: shape (symbols, J).
@@ -217,13 +222,14 @@ def _assign(jobs: _Jobs, room: Floats, lendable: Floats) -> tuple[Ints, Floats]:
     spare = np.add.reduceat(weight * room, jobs.first)
     placed = np.tile(own_word[:, None], slots)
     masses = np.zeros_like(lendable)
+    near = 1 - _FAR * np.bitwise_count(jobs.word[:, None] ^ np.arange(room.shape[1]))
     lent, own_room = jobs.lent.copy(), room[rows, jobs.word]
     for _ in range(slots):
         open_slots = placed == own_word[:, None]
         left = own_room * open_slots[symbol]
         lost = np.maximum(left - np.maximum(left.sum(1) - jobs.own, 0)[:, None], 0)
         found = np.minimum(np.minimum(lent[:, None], lendable - masses)[:, :, None], room)
-        gain = np.add.reduceat(weight * (found - lost[:, None]), jobs.first)
+        gain = np.add.reduceat(weight * (near[:, :, None] * found - lost[:, None]), jobs.first)
         score = np.where(open_slots[:, None], gain + _EVEN * spare, -np.inf).reshape(len(gain), -1)
         word, slot = np.divmod(score.argmax(1), slots)
         better = gain[numbers, word, slot] > least

@@ -1,11 +1,9 @@
-from itertools import permutations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.couplings import break_ties, lend, place, spend
+from agents.couplings import break_ties, lend, spend
 from agents.word_maps import word_loads
 from wm_env.limits import best_partition
 from wm_env.synthetic import gaussian_pmf
@@ -16,13 +14,6 @@ def some_states(seed: int, entropy: float, message_bits: int, states: int = 3) -
     rng = np.random.default_rng(seed)
     cover = np.stack([gaussian_pmf(20, entropy, rng) for _ in range(states)])
     return cover, np.stack([best_partition(pmf, message_bits, nodes=0)[0] for pmf in cover])
-
-
-def wrong_bits(loads: Floats) -> float:
-    """Expected number of wrong bits if the words of one state lend to their nearest, by a double loop."""
-    flows = lend(loads[None], np.full((1, len(loads)), 1 / len(loads)))[0]
-    words = range(len(flows))
-    return sum(flows[v, w] * (v ^ w).bit_count() for v in words for w in words)
 
 
 ENTROPIES = st.sampled_from([0.8, 2.0, 3.0, 4.2])
@@ -62,35 +53,6 @@ def test_loans_even_out_the_words(seed: int, entropy: float, message_bits: int) 
     assert loads - flows.sum(2) + flows.sum(1) == pytest.approx(np.full_like(loads, 0.5**message_bits), abs=1e-13)
     # Nobody lends and borrows.
     assert (np.minimum(flows.sum(2), flows.sum(1)) == 0).all()
-
-
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10**6), entropy=ENTROPIES)
-def test_no_other_numbering_of_four_words_has_fewer_wrong_bits(seed: int, entropy: float) -> None:
-    cover, words = some_states(seed, entropy, 2)
-    loads = word_loads(words, cover, 2)
-    number = place(loads, np.zeros_like(loads, dtype=np.bool_))
-    for row, numbers in zip(loads, number, strict=True):
-        assert sorted(numbers) == [0, 1, 2, 3]
-        placed = row[np.argsort(numbers)]
-        best = min(wrong_bits(row[list(order)]) for order in permutations(range(4)))
-        assert wrong_bits(placed) == pytest.approx(best, abs=1e-12)
-
-
-def test_whole_words_of_a_heavy_candidate_surround_it() -> None:
-    loads = np.array([[1, 4, 1, 0, 0, 1, 1, 0]]) / 8
-    number = place(loads, np.zeros((1, 8), dtype=np.bool_))
-    placed = loads[:, np.argsort(number[0])]
-    assert wrong_bits(placed[0]) == pytest.approx(3 / 8)
-
-
-def test_pinned_words_stay() -> None:
-    loads = np.array([[1, 4, 1, 0, 0, 1, 1, 0]]) / 8
-    pinned = np.array([[False, True, False, True, False, False, False, False]])
-    number = place(loads, pinned)
-    assert (number[0, 1], number[0, 3]) == (1, 3)
-    placed = loads[:, np.argsort(number[0])]
-    assert wrong_bits(placed[0]) <= wrong_bits(loads[0])
 
 
 def test_ties_go_to_the_middle() -> None:
