@@ -33,8 +33,8 @@ class Options:
     objective, M 8 for 3 bits, T 3000; ppo = constrained PPO on the environment's default problem; smoke = seconds. If
     not given, coded for the primal-dual learner with --objective coded and default for all others."""
     run: Path | None = None
-    """Run folder for law, metrics, TensorBoard events and checkpoint; if not given, runs/AGENT-PRESET, then
-    runs/AGENT-PRESET-2 and so on; --resume takes the last."""
+    """Run folder for law, metrics, TensorBoard events and checkpoint; if not given, runs/AGENT-PRESET, with -coded and
+    -auto for --objective coded and --message-bits auto, then the same with -2 and so on; --resume takes the last."""
     resume: bool = False
     """Go on with the run in the run folder from its checkpoint, with the settings it was started with."""
 
@@ -46,14 +46,14 @@ def main() -> int:
         # Torch is imported only now: the help has been shown and wrong options have been refused.
         from agents.evaluation import summary
         from agents.interrupts import InterruptedRunError
-        from agents.runs import last_folder, next_folder
+        from agents.runs import last_folder, next_folder, run_name
         from agents.training import read_settings, resume_run, start_run, train
         from agents.training_loop import TrainingFailedError
 
     try:
         preset = options.preset or _fitting(options.settings)
         settings = _parse(Options(PRESETS[preset])).settings
-        name = Path("runs") / f"{settings.agent}-{preset}"
+        name = Path("runs") / run_name(settings, preset)
         if options.resume:
             folder = options.run or last_folder(name)
             stored = read_settings(folder)
@@ -63,7 +63,8 @@ def main() -> int:
         evaluation = train(run)
         print(f"{run.folder.law}: {summary(evaluation, run.problem, run.objective)}")
     except InterruptedRunError as stop:
-        return _fail(stop, 128 + stop.signal_number)
+        print(stop, file=sys.stderr)
+        return 128 + stop.signal_number
     except TrainingFailedError as error:
         return _fail(error, 1)
     except (ValueError, OSError) as error:

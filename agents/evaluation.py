@@ -27,6 +27,8 @@ class Evaluation:
         rate: sum_b gamma^b r_b in bits, b = 1..B.
         cost: sum_b gamma^b c_b.
         feasible: the cost meets the limit.
+        message_bits: bits that reach the decoder without error, sum over the blocks, where lengths follow the state;
+            else None.
     """
 
     law: JointLaw
@@ -34,6 +36,7 @@ class Evaluation:
     rate: float
     cost: float
     feasible: bool
+    message_bits: float | None = None
 
 
 def evaluate_law(problem: Problem, objective: Objective, policy: Policy) -> Evaluation:
@@ -69,7 +72,8 @@ def law_metrics(evaluation: Evaluation, problem: Problem, objective: Objective) 
     """The tags `eval/*` and `law/*`: information in bits per block, averaged over the blocks.
 
     `law/percent_of_optimum` compares the rate with the exact optimum at the same limit; it exists for the gp objective
-    only, whose optimum is known.
+    only, whose optimum is known. It means something only where `eval/feasible` is 1. `law/message_bits` exists where
+    lengths follow the state.
     """
     measures = evaluation.measures
 
@@ -88,32 +92,44 @@ def law_metrics(evaluation: Evaluation, problem: Problem, objective: Objective) 
     }
     if not objective.message_set:
         metrics["law/percent_of_optimum"] = percent_of_optimum(evaluation.rate, problem.optimum)
+    if evaluation.message_bits is not None:
+        metrics["law/message_bits"] = evaluation.message_bits / len(measures)
     return metrics
 
 
 def progress(metrics: Mapping[str, float], epsilon: float, multiplier: float) -> str:
-    """One line on a run as it goes on: rate, cost against its limit, multiplier, and the share of the optimum."""
+    """One line on a run as it goes on: rate, cost against its limit, multiplier, and the share of the optimum.
+
+    A law over the limit has no share: with enough cost any rate can be had.
+    """
     line = (
         f"rate {metrics['eval/rate']:.4f} bits, cost {metrics['eval/cost']:.4f} of {epsilon:g}, beta {multiplier:.3f}"
     )
+    if not metrics["eval/feasible"]:
+        return f"{line}, over the limit"
     if "law/percent_of_optimum" in metrics:
         line += f", {metrics['law/percent_of_optimum']:.1f} % of optimum"
     return line
 
 
 def summary(evaluation: Evaluation, problem: Problem, objective: Objective) -> str:
-    """One line: rate, cost against its limit, and how much of the optimum that is."""
+    """One line: rate, cost against its limit, and how much of the optimum that is, if the limit is met."""
     blocks, length = len(evaluation.measures), problem.tree.block_length
-    per_token = sum(float(measured.rate) for measured in evaluation.measures) / (blocks * length)
+    if (bits := evaluation.message_bits) is not None:
+        worth, per_token = f"{bits:.4f} message bits", bits / (blocks * length)
+        kind = ", lengths by state, no errors"
+    else:
+        per_token = sum(float(measured.rate) for measured in evaluation.measures) / (blocks * length)
+        worth, kind = f"rate {evaluation.rate:.4f} bits", ""
     line = (
-        f"rate {evaluation.rate:.4f} bits over {blocks} blocks of {length} tokens ({per_token:.4f} bits per token), "
+        f"{worth} over {blocks} blocks of {length} tokens ({per_token:.4f} bits per token){kind}, "
         f"total variation {evaluation.cost:.4f} of at most {problem.epsilon:g}"
     )
+    if not evaluation.feasible:
+        if problem.epsilon == 0:
+            return f"{line}; only the cover itself costs 0, and a learner only comes near it: use --agent planner"
+        return f"{line}, over the limit: train longer"
     if not objective.message_set:
         optimum = problem.optimum
         line += f", {percent_of_optimum(evaluation.rate, optimum):.2f} % of the optimum {optimum.rate:.4f}"
-    if evaluation.feasible:
-        return line
-    if problem.epsilon == 0:
-        return f"{line}; only the cover itself costs 0, and a learner only comes near it: use --agent planner"
-    return f"{line}; the limit is not met: train longer"
+    return line

@@ -1,5 +1,6 @@
 """Constrained PPO as an agent of train.py: run folder, metrics, checkpoints and signals around `PPOLagrangian`."""
 
+import dataclasses
 import math
 import sys
 import time
@@ -17,7 +18,7 @@ from agents.ppo_callbacks import BestPolicy, LawEvaluation, evaluate_determinist
 from agents.ppo_lagrangian import PPOLagrangian
 from agents.ppo_policy import LawPolicy
 from agents.ppo_vec_env import LogitVecEnv
-from agents.runs import RunFolder, load_checkpoint, save_checkpoint
+from agents.runs import RunFolder, end_of_resumed, load_checkpoint, save_checkpoint
 from agents.settings import RunSettings
 from agents.training_log import TrainingLog
 from wm_env.env import CovertWatermarkEnv
@@ -43,6 +44,9 @@ def train_ppo(folder: RunFolder, problem: Problem, settings: RunSettings, resume
     model.set_logger(configure(None, []))
     best = _restore(folder, model) if resume else None
     rollout = model.n_steps * model.n_envs
+    if resume:
+        end = end_of_resumed(folder, model.num_timesteps // rollout, settings.iterations)
+        settings = dataclasses.replace(settings, iterations=end)
     total = settings.iterations * rollout
     with (
         TrainingLog(folder, model.num_timesteps if resume else None) as log,

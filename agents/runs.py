@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agents.settings import RunSettings
 from wm_env.files import write_atomically, write_json
 from wm_env.tensors import FileFormat, read_tensors, write_tensors
 from wm_env.tree import StateTree, save_tree
@@ -133,6 +134,32 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[package] = "not installed"
     return found
+
+
+def end_of_resumed(run: RunFolder, reached: int, iterations: int) -> int:
+    """The iteration at which a resumed run ends: `iterations`, or `reached` if it is there already, which is said.
+
+    The configuration is brought up to date.
+
+    Raises:
+        OSError: it cannot be written.
+        ValueError: it is damaged.
+    """
+    if reached >= iterations:
+        print(f"{run.path} is at iteration {reached} already: to go on give --iterations above {reached}", flush=True)
+    end = max(reached, iterations)
+    config = read_config(run)
+    if config["settings"]["iterations"] != end:
+        write_json(run.config, {**config, "settings": {**config["settings"], "iterations": end}})
+    return end
+
+
+def run_name(settings: RunSettings, preset: str) -> str:
+    """The name of a run folder where none is given: agent, preset, and what else the law depends on most."""
+    name = f"{settings.agent}-{preset}"
+    if settings.objective == "coded" and preset != "coded":
+        name += "-coded"
+    return f"{name}-auto" if settings.message_bits == "auto" else name
 
 
 def next_folder(name: Path) -> Path:

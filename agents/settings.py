@@ -72,13 +72,13 @@ class RunSettings:
     """Reward r of a block, in bits: gp = I(U;X) - I(U;S), the paper's; coded = I(V_M*;X) of uniform message bits."""
     tree: str = "news"
     """State tree: "news" is the shipped one, anything else the path of a tree file."""
-    prompts: int = 50
-    """Prompts, the equally likely states of block 1; the first ones of the split."""
+    prompts: int | None = None
+    """Prompts, the equally likely states of block 1; the first ones of the split, all of it if not given."""
     split: Literal["all", "train", "test"] = "all"
     """Prompts to choose from: test = every fifth of the tree, train = the others. With --agent ppo, train also writes
     the law for the test prompts: evaluate it with python evaluate.py RUN/held-out."""
-    candidates: int = 20
-    """Q, candidate token blocks kept per state."""
+    candidates: int | None = None
+    """Q, candidate token blocks kept per state; all that the tree has if not given."""
     labels: int = 64
     """M, values of the label U; a power of two, at most 2^L."""
     blocks: int | None = None
@@ -107,10 +107,15 @@ class RunSettings:
     def coded_bits(self) -> int | None:
         """Length of the coded objective's message set: l, or with "auto" the most that labels and candidates allow. The
         gp objective has none.
+
+        Raises:
+            ValueError: "auto" while the number of candidates is open.
         """
         if self.objective == "gp":
             return None
         if self.message_bits == "auto":
+            if self.candidates is None:
+                raise ValueError("message_bits=auto: the number of candidates is needed")
             return min(self.labels, self.candidates).bit_length() - 1
         return 3 if self.message_bits is None else self.message_bits
 

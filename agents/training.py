@@ -43,7 +43,7 @@ class Run:
 
 
 def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
-    """Check the settings and make the run folder.
+    """Check the settings and make the run folder; what the settings leave to the tree is recorded as a number.
 
     Raises:
         OSError: the folder exists already or cannot be written, or there is no such tree file.
@@ -53,9 +53,12 @@ def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
     _check_device(settings)
     whole = open_tree(settings.tree)
     rows = split_prompts(whole, settings.split)
-    if not 1 <= settings.prompts <= len(rows):
-        raise ValueError(f"prompts={settings.prompts}: split {settings.split!r} of this tree has 1 to {len(rows)}")
-    tree = subset(whole, rows[: settings.prompts], settings.candidates, settings.blocks)
+    prompts = len(rows) if settings.prompts is None else settings.prompts
+    candidates = whole.meta.candidates if settings.candidates is None else settings.candidates
+    if not 1 <= prompts <= len(rows):
+        raise ValueError(f"prompts={prompts}: split {settings.split!r} of this tree has 1 to {len(rows)}")
+    settings = dataclasses.replace(settings, prompts=prompts, candidates=candidates)
+    tree = subset(whole, rows[:prompts], candidates, settings.blocks)
     problem = Problem(tree, settings.epsilon, settings.gamma)
     _check_range(settings)
     _ = problem.optimum  # a bad budget or discount fails here, before anything is written
@@ -122,8 +125,10 @@ def train(run: Run) -> Evaluation:
 
 def _train_planner(run: Run) -> Evaluation:
     settings, tree = run.settings, run.problem.tree
+    message_bits = None
     if settings.message_bits == "auto":
-        blocks = plan_adaptive(tree, settings.epsilon, settings.gamma, settings.labels).law.blocks
+        planned = plan_adaptive(tree, settings.epsilon, settings.gamma, settings.labels)
+        blocks, message_bits = planned.law.blocks, planned.bits
     elif (bits := settings.coded_bits) is not None:
         blocks = plan_coded(tree, bits, settings.epsilon, settings.gamma, settings.labels).law.blocks
     else:
@@ -131,6 +136,7 @@ def _train_planner(run: Run) -> Evaluation:
     evaluation = evaluate_law(
         run.problem, run.objective, lambda number, _: (blocks[number].p_label, blocks[number].p_candidate)
     )
+    evaluation = dataclasses.replace(evaluation, message_bits=message_bits)
     save_law(evaluation.law, run.folder.law)
     with TrainingLog(run.folder) as log:
         metrics = law_metrics(evaluation, run.problem, run.objective)

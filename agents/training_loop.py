@@ -1,6 +1,7 @@
 """The training loop of the primal-dual learner: steps, exact evaluations, the best iterate, checkpoints, signals."""
 
 import copy
+import dataclasses
 import math
 import sys
 import time
@@ -16,7 +17,7 @@ from agents.fast_primal_dual import ClosedFormLagrangian
 from agents.interrupts import InterruptedRunError, Interrupts
 from agents.policies import SoftmaxPolicy
 from agents.primal_dual import AutogradLagrangian, Gradient, PrimalDual, initial_policy
-from agents.runs import RunFolder, load_checkpoint, save_checkpoint
+from agents.runs import RunFolder, end_of_resumed, load_checkpoint, save_checkpoint
 from agents.settings import RunSettings
 from agents.training_log import TrainingLog
 from wm_env.law import save_law
@@ -58,6 +59,10 @@ def train_primal_dual(
     """
     learner = make_learner(problem, objective, settings)
     best = _restore(folder, learner) if resume else None
+    if resume:
+        settings = dataclasses.replace(
+            settings, iterations=end_of_resumed(folder, learner.iteration, settings.iterations)
+        )
     total, every = settings.iterations, settings.learner.evaluate_every
     with (
         TrainingLog(folder, learner.iteration if resume else None) as log,

@@ -1,0 +1,112 @@
+"""How runs start and go on: what the tree decides, where a resumed run ends, how folders are called."""
+
+import csv
+import dataclasses
+import json
+
+import pytest
+
+from agents.runs import load_checkpoint, read_config, run_name
+from agents.settings import PRESETS, LearnerSettings, PPOSettings, RunSettings
+from agents.training import read_settings, resume_run, start_run, train
+
+SMALL = dataclasses.replace(
+    PRESETS["smoke"], prompts=2, candidates=4, labels=4, iterations=4, learner=LearnerSettings(evaluate_every=2)
+)
+SMALL_PPO = dataclasses.replace(SMALL, agent="ppo", ppo=PPOSettings(copies=2, evaluate_every=2))
+
+
+@pytest.fixture
+def tree(small_tree_file):
+    return str(small_tree_file)
+
+
+def resumed(path, iterations):
+    before = read_settings(path)
+    return resume_run(path, before, dataclasses.replace(before, iterations=iterations))
+
+
+@pytest.mark.parametrize("preset", ["default", "paper", "coded"])
+def test_a_tree_of_any_size_is_taken_whole(tree, tmp_path, preset):
+    run = start_run(tmp_path / "run", dataclasses.replace(PRESETS[preset], tree=tree, labels=8), [])
+    assert (len(run.problem.tree.prior), run.problem.tree.meta.candidates) == (6, 5)
+    stored = read_config(run.folder)["settings"]
+    assert (stored["prompts"], stored["candidates"]) == (6, 5)
+    assert read_settings(run.folder.path) == run.settings
+
+
+def test_a_split_is_taken_whole(tree, tmp_path):
+    settings = dataclasses.replace(PRESETS["default"], tree=tree, labels=8, split="train")
+    # Every fifth of the six prompts is a test prompt.
+    assert start_run(tmp_path / "run", settings, []).settings.prompts == 5
+
+
+def test_lengths_by_state_go_up_to_the_candidates_of_the_tree(tree, tmp_path):
+    auto = dataclasses.replace(
+        PRESETS["default"], tree=tree, labels=16, agent="planner", objective="coded", message_bits="auto"
+    )
+    with pytest.raises(ValueError, match="the number of candidates is needed"):
+        _ = auto.coded_bits
+    assert start_run(tmp_path / "run", auto, []).settings.coded_bits == 2  # 5 candidates
+
+
+def test_a_run_folder_of_an_earlier_version_goes_on(tree, tmp_path):
+    """Settings that came later have their defaults; all others are as they were written."""
+    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
+    train(run)
+    config = json.loads(run.folder.config.read_text())
+    for later in ("schedule", "second_moment"):
+        del config["settings"]["learner"][later]
+    run.folder.config.write_text(json.dumps(config))
+    train(resumed(run.folder.path, 6))
+    assert int(load_checkpoint(run.folder)[0]["iteration"]) == 6
+
+
+@pytest.mark.parametrize("settings", [SMALL, SMALL_PPO], ids=["primal-dual", "ppo"])
+def test_a_finished_run_says_that_it_is_finished(tree, tmp_path, capsys, settings):
+    run = start_run(tmp_path / "run", dataclasses.replace(settings, tree=tree), [])
+    first = train(run)
+    files = {path: path.read_bytes() for path in (run.folder.config, run.folder.law, run.folder.metrics)}
+    for iterations in (2, 4):
+        capsys.readouterr()
+        again = train(resumed(run.folder.path, iterations))
+        told = f"{run.folder.path} is at iteration 4 already: to go on give --iterations above 4"
+        assert told in capsys.readouterr().out.splitlines()
+        assert again.rate == pytest.approx(first.rate, abs=1e-12)
+        assert {path: path.read_bytes() for path in files} == files
+
+
+@pytest.mark.parametrize("settings", [SMALL, SMALL_PPO], ids=["primal-dual", "ppo"])
+def test_a_new_end_is_recorded(tree, tmp_path, capsys, settings):
+    run = start_run(tmp_path / "run", dataclasses.replace(settings, tree=tree), ["train.py"])
+    train(run)
+    before = read_config(run.folder)
+    capsys.readouterr()
+    train(resumed(run.folder.path, 6))
+    assert "already" not in capsys.readouterr().out
+    after = read_config(run.folder)
+    assert after["settings"] == before["settings"] | {"iterations": 6}
+    assert {**after, "settings": None} == {**before, "settings": None}
+    with run.folder.metrics.open(newline="") as file:
+        last = int(list(csv.DictReader(file))[-1]["iteration"])
+    # A rollout of PPO is two blocks of two copies.
+    assert last == (6 if settings is SMALL else 6 * 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "preset", "name"),
+    [
+        ({"agent": "primal-dual"}, "default", "primal-dual-default"),
+        ({"agent": "planner"}, "default", "planner-default"),
+        ({"agent": "planner", "objective": "coded"}, "default", "planner-default-coded"),
+        (
+            {"agent": "planner", "objective": "coded", "message_bits": "auto"},
+            "default",
+            "planner-default-coded-auto",
+        ),
+        ({"agent": "primal-dual", "objective": "coded"}, "coded", "primal-dual-coded"),
+        ({"agent": "primal-dual", "objective": "coded", "message_bits": 3}, "smoke", "primal-dual-smoke-coded"),
+    ],
+)
+def test_folders_are_called_by_what_was_asked(change, preset, name):
+    assert run_name(RunSettings(**change), preset) == name
