@@ -174,13 +174,13 @@ def softmax_policy(tree: StateTree, labels: int, settings: PolicySettings, gener
 
 def _mixed(common: Tensor, own: Tensor, settings: PolicySettings) -> Tensor:
     """What all states have in common and what each has of its own, by their shares of the variance."""
-    return settings.common**0.5 * common + (1 - settings.common) ** 0.5 * own
+    return math.sqrt(settings.common) * common + math.sqrt(1 - settings.common) * own
 
 
 def _grad(parameter: nn.Parameter) -> Tensor:
-    grad: Tensor = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-    parameter.grad = grad
-    return grad
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
 
 
 def _walk_along_bits(

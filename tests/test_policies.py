@@ -38,6 +38,38 @@ def test_laws_are_softmaxes_on_the_support(number):
     assert (p_candidate[torch.from_numpy(tree.blocks[number].cover == 0)[:, None].expand_as(p_candidate)] == 0).all()
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_laws_of_a_table_are_softmaxes_of_its_rows(number):
+    tree = uneven_tree()
+    policy = policy_of(tree, embedding=None, leading_spread=1.0)
+    with torch.no_grad():
+        p_label, p_candidate = policy(number)
+    first = sum(len(block.cover) for block in tree.blocks[:number])
+    label_table, candidate_table = (value.detach().numpy() for value in policy.parameters())
+    slots = candidate_slots(tree.blocks[number])
+    for state, cover in enumerate(tree.blocks[number].cover):
+        weights = np.exp(label_table[first + state])
+        np.testing.assert_allclose(p_label[state], weights / weights.sum(), rtol=1e-12)
+        for label in range(16):
+            logits = candidate_table[first + state, slots[state], label]
+            weights = np.where(cover > 0, np.exp(logits), 0.0)
+            np.testing.assert_allclose(p_candidate[state, label], weights / weights.sum(), rtol=1e-12)
+
+
+def test_tables_start_alike_to_the_share_that_is_set():
+    tree = synthetic_tree(40, 1, 20, entropy=3.0)
+    for share in (0.0, 0.9, 1.0):
+        policy = policy_of(tree, labels=8, embedding=None, common=share, leading_spread=2.0, label_spread=0.7)
+        logits = policy.candidate_table.detach().flatten(1)
+        # 20 candidates: all 3 bits of 8 labels are leading, each with variance 4, and states have the share in common.
+        own = logits - logits.mean(0)
+        assert float(own.square().sum(0).mean()) / 39 == pytest.approx((1 - share) * 3 * 4, rel=0.2, abs=1e-6)
+        between = torch.corrcoef(logits)[~torch.eye(40, dtype=torch.bool)]
+        assert float(between.mean()) == pytest.approx(share, abs=0.1)
+        spread_over_states = policy.label_table.detach().std(0)
+        assert float(spread_over_states.mean()) == pytest.approx(0.7 * (1 - share) ** 0.5, rel=0.2, abs=1e-6)
+
+
 def test_labels_with_the_same_leading_bits_start_alike(small_tree):
     policy = policy_of(small_tree, labels=16, trailing_spread=0.0)
     _, p_candidate = policy(1)

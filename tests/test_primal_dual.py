@@ -15,6 +15,9 @@ from agents.slots import candidate_slots
 from wm_env.problem import Problem, make_objective
 
 SETTINGS = PolicySettings(embedding=4, label_spread=1.5)
+BY_ROW = LearnerSettings(
+    learning_rate=0.1, schedule="linear", second_moment="row", policy=PolicySettings(embedding=None)
+)
 LABELS = 4
 
 
@@ -124,6 +127,47 @@ def test_one_iteration_moves_policy_and_multiplier_by_the_formulas():
         np.testing.assert_allclose(parameter.detach().numpy(), wanted, rtol=1e-9, atol=1e-12)
     assert float(learner.multiplier) == pytest.approx(max(0.0, 2.0 + 0.5 * (cost - 0.1)), abs=1e-12)
     assert learner.iteration == 1
+
+
+def make_by_row(tree, iterations=10):
+    problem = Problem(tree, 0.1, 1.0)
+    policy = initial_policy(problem, LABELS, BY_ROW.policy, seed=5).double()
+    gradient = AutogradLagrangian(problem, make_objective("coded", tree.block_length, LABELS, 1))
+    return PrimalDual(policy, gradient, 0.1, BY_ROW, iterations)
+
+
+def test_linear_schedule_takes_shorter_steps_and_ends_at_rest(small_tree):
+    learner = make_by_row(small_tree, iterations=4)
+    for iteration in range(6):
+        assert learner.learning_rate() == pytest.approx(0.1 * max(0, 4 - iteration) / 4, abs=1e-15)
+        before = arrays(learner.policy)
+        learner.step()
+        moved = max(abs(now - then).max() for now, then in zip(arrays(learner.policy), before, strict=True))
+        assert (moved == 0) == (iteration >= 4)
+    assert learner.iteration == 6
+
+
+def test_constant_schedule_needs_no_end_and_a_falling_one_does(small_tree):
+    learner = make(small_tree, learning_rate=0.3)
+    for _ in range(3):
+        learner.step()
+    assert learner.learning_rate() == 0.3
+    with pytest.raises(ValueError, match="schedule=linear: say after how many iterations"):
+        make(small_tree, schedule="linear")
+
+
+def test_state_restores_moments_by_row(small_tree):
+    learner = make_by_row(small_tree)
+    for _ in range(5):
+        learner.step()
+    saved = {name: value.clone() for name, value in learner.state().items()}
+    other = make_by_row(small_tree)
+    other.restore(saved)
+    for _ in range(5):
+        learner.step()
+        other.step()
+    for left, right in zip(other.policy.parameters(), learner.policy.parameters(), strict=True):
+        assert torch.equal(left, right)
 
 
 def test_start_is_no_stationary_point(small_tree):

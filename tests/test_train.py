@@ -1,6 +1,7 @@
 """The command line as a user meets it: exit codes, messages, files."""
 
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -169,6 +170,33 @@ def test_coded_objective_saves_its_message_set(small_tree_file, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "preset"),
+    [
+        (["--objective", "coded"], "coded"),
+        (["--objective", "coded", "--agent", "planner"], "default"),
+        (["--objective", "coded", "--preset", "smoke"], "smoke"),
+        ([], "default"),
+    ],
+)
+def test_objective_chooses_the_preset_of_the_learner(small_tree_file, tmp_path, arguments, preset):
+    run = tmp_path / "run"
+    done = train("--tree", small_tree_file, "--run", run, *SMALL, "--iterations", 20, *arguments)
+    assert done.code == 0, done.err
+    settings = json.loads(RunFolder(run).config.read_text())["settings"]
+    assert settings["learner"] == dataclasses.asdict(PRESETS[preset].learner)
+    assert settings["labels"] == 8
+
+
+def test_coded_preset_goes_on_from_a_checkpoint(small_tree_file, tmp_path):
+    run = tmp_path / "run"
+    done = train("--objective", "coded", "--tree", small_tree_file, "--run", run, *SMALL, "--iterations", 20)
+    assert done.code == 0, done.err
+    done = train("--run", run, "--resume", "--iterations", 40)
+    assert done.code == 0, done.err
+    assert int(load_checkpoint(RunFolder(run))[0]["iteration"]) == 40
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--tree", "missing.safetensors"], "missing.safetensors: no such covert-watermark tree file"),
@@ -181,6 +209,7 @@ def test_coded_objective_saves_its_message_set(small_tree_file, tmp_path):
         (["--epsilon", -0.1], "epsilon=-0.1: a total-variation budget of 0 or more is needed"),
         (["--gamma", 0], "gamma=0.0: a discount in (0, 1] is needed"),
         (["--iterations", 0], "iterations=0: a number above 0 is needed"),
+        (["--learner.policy.embedding", 0], "embedding=0: a number above 0 is needed"),
         (["--objective", "coded", "--message-bits", 4], "message_bits=4: 8 labels carry 1 to 3 message bits"),
         (["--learner.first-multiplier", -1], "first_multiplier=-1.0: a number of 0 or more is needed"),
         (["--message-bits", 2], "message_bits=2: the gp objective has none; add --objective coded"),
