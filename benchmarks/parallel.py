@@ -158,7 +158,7 @@ def run_text(bench: Bench, settings: Settings, number: int, tally: Tally) -> Non
     rng = np.random.default_rng([bench.options.seed, settings.positions, settings.hash_bits, number])
     channel, keys = bench.channel(number, settings), MessageKeys(Key(rng.bytes(KEY_BYTES)), number, "parallel")
     message = int(rng.integers(1 << MESSAGE_BITS))
-    positions, uniform = settings.message_mask(), parallel.uniforms(keys.stream("choices"))
+    positions, uniform = parallel.message_mask(settings), parallel.uniforms(keys.stream("choices"))
     labels = vocabulary_labels(channel.token_bytes, len(bench.lm.banned), keys.derive("labels"), settings.hash_bits)
     codeword = encode_frame(make_frame(BitString(message, MESSAGE_BITS), keys.check), settings.parity)
     rows = parallel.coded_bits(codeword, keys, int(positions.sum()))

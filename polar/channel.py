@@ -1,99 +1,13 @@
 """What sender and receiver have in common: a model with a prompt in front of it, and the settings."""
 
-import math
 from dataclasses import dataclass
-from typing import Literal
 
-from polar.index_sets import Bools
-from polar.parallel_design import message_positions
 from polar.secrets import MessageKeys
+from polar.settings import Settings
 from polar.sources import ModelSource, PoolSource, open_vocabulary
 from polar.vocabulary import Vocabulary
-from wm_env.lm.candidates import PoolSettings
 from wm_env.lm.llada import MaskedLM
 from wm_env.lm.text import token_bytes
-
-POOL_ROWS = 16
-"""Canvases in a forward pass when candidate blocks are drawn."""
-
-
-MOST_PARITY = 128
-"""Parity bytes: half of the longest codeword."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What both ends must agree on, besides key, model and prompt."""
-
-    scheme: Literal["stream", "block", "parallel"] = "stream"
-    """stream: token by token, all of the model's entropy. block: in every block one of Q candidates. parallel: n tokens
-    at once; the receiver needs no model, only its tokenizer."""
-    block_length: int = 8
-    """L, tokens that the model fills in from left to right before it sees new masks; a power of two."""
-    temperature: float = 1.0
-    """tau of p_tau = softmax(logits / tau)."""
-    pool: Literal["sampled", "top"] = "sampled"
-    """Scheme block: Q keyed draws from the model (exact), or its Q most likely blocks (not covert; says how far)."""
-    candidates: int = 64
-    """Scheme block: Q, candidates per block."""
-    tv_budget: float = 0.01
-    """Scheme block with a top pool: total variation per block that the code may cost against the truncated law."""
-    rows: int = 1
-    """Scheme stream: canvases in every forward pass. Floating-point sums depend on it."""
-    positions: int = 16
-    """Scheme parallel: n, tokens that the model fills in at once; a power of two."""
-    hash_bits: int = 4
-    """Scheme parallel: b, bits of a token's label."""
-    effective_tokens: float = 32.0
-    """Scheme parallel: the design, a nominal number of equally likely tokens that a token is chosen among."""
-    bit_error: float = 0.02
-    """Scheme parallel: the largest probability that a bit is lost which the design allows at a message position."""
-    parity: int = 8
-    """Scheme parallel: parity bytes of the outer code; half as many wrong bytes are corrected."""
-
-    def check(self) -> None:
-        """Raise ValueError for a number out of its range."""
-        if not 0 <= self.tv_budget < 1:
-            raise ValueError(f"tv_budget={self.tv_budget}: a number from 0 to below 1 is needed")
-        if self.rows < 1:
-            raise ValueError("rows must be at least 1")
-        if self.positions < 2 or self.positions & (self.positions - 1):
-            raise ValueError(f"positions={self.positions}: a power of two is needed, such as 16")
-        if not 1 <= self.hash_bits <= 8:
-            raise ValueError(f"hash_bits={self.hash_bits}: a number from 1 to 8 is needed")
-        if not 1 <= self.effective_tokens < math.inf:
-            raise ValueError(f"effective_tokens={self.effective_tokens}: a number of at least 1 is needed")
-        if not 0 < self.bit_error <= 0.5:
-            raise ValueError(f"bit_error={self.bit_error}: a number above 0, at most 1/2, is needed")
-        if not 0 <= self.parity <= MOST_PARITY:
-            raise ValueError(f"parity={self.parity}: a number from 0 to {MOST_PARITY} is needed")
-        self.pool_settings(b"")
-
-    @property
-    def code_budget(self) -> float:
-        """Total variation that the code of a block may cost against the law of its pool."""
-        return self.tv_budget if self.pool == "top" else 0.0
-
-    @property
-    def draws(self) -> int:
-        """Number of keyed draws in a pool."""
-        return self.candidates if self.pool == "sampled" else 0
-
-    def message_mask(self) -> Bools:
-        """Scheme parallel: the message positions of a step, shape (b, n)."""
-        return message_positions(self.positions, self.hash_bits, self.effective_tokens, self.bit_error)
-
-    def pool_settings(self, key: bytes) -> PoolSettings:
-        """How candidate blocks are chosen."""
-        return PoolSettings(
-            pool=self.pool,
-            block_length=self.block_length,
-            candidates=self.candidates,
-            temperature=self.temperature,
-            beam_width=self.candidates + 4,
-            rows=POOL_ROWS,
-            key=key,
-        )
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ from transformers import PreTrainedTokenizerFast
 from polar import block, parallel, stream
 from polar.arithmetic import NoMessageError, Receiver
 from polar.block import CandidatePool
-from polar.channel import Channel, Settings, pool_source
+from polar.channel import Channel, pool_source
 from polar.evidence import log2_evidence
 from polar.framing import CHECK_BITS, Message
+from polar.progress import Report, silence, watched
 from polar.records import TextLaw, recorded_law, recorded_pool
 from polar.secrets import Key, MessageKeys
+from polar.settings import Settings
 from polar.sources import drive, drive_many
 from wm_env.lm.text import is_text, token_bytes
 
@@ -36,10 +38,11 @@ class Decoded:
     reason: str = ""
 
 
-def decode(channel: Channel, text: bytes, key: Key, nonces: Iterable[int]) -> Decoded:
+def decode(channel: Channel, text: bytes, key: Key, nonces: Iterable[int], report: Report = silence) -> Decoded:
     """Look for a message of `key` in `text`, with one nonce after the other.
 
     The prompt in front of the text and CRLF line ends are recognised: every form that the text may have is tried.
+    `report` is told the bytes that are read, from 0 with every nonce and form.
     """
     if channel.settings.scheme == "parallel":
         return decode_parallel(channel.source.lm.tokenizer, text, key, nonces, channel.settings, channel.prompt)
@@ -47,12 +50,17 @@ def decode(channel: Channel, text: bytes, key: Key, nonces: Iterable[int]) -> De
 
     def read(keys: MessageKeys, receiver: Receiver) -> None:
         if channel.settings.scheme == "stream":
-            drive(stream.walk(channel.source.vocabulary, keys, receiver), law)
+            walk = stream.walk(channel.source.vocabulary, keys, receiver)
+            drive(watched(walk, partial(_bytes_read, receiver), report), law)
         else:
-            walk = block.walk(keys, receiver, channel.settings.code_budget, partial(_weigh, channel, receiver))
-            drive(walk, pool_source(channel, keys).pool)
+            blocks = block.walk(keys, receiver, channel.settings.code_budget, partial(_weigh, channel, receiver))
+            drive(watched(blocks, partial(_bytes_read, receiver), report), pool_source(channel, keys).pool)
 
     return _search(read, text_forms(text, channel.prompt), key, channel.settings.scheme, nonces)
+
+
+def _bytes_read(receiver: Receiver) -> tuple[int, int]:
+    return receiver.position, len(receiver.text)
 
 
 def _weigh(channel: Channel, receiver: Receiver, pool: CandidatePool, candidate: int) -> None:

@@ -17,9 +17,10 @@ import numpy as np
 from polar import block, parallel, stream
 from polar.arithmetic import NoEntropyError, NoMessageError, Receiver, Sender
 from polar.block import CandidatePool
-from polar.channel import Channel, Settings, pool_source
+from polar.channel import Channel, pool_source
 from polar.decoding import decode_parallel
 from polar.framing import Message, payload_bits
+from polar.progress import Report, silence, watched
 from polar.records import (
     Asking,
     LawRecords,
@@ -31,29 +32,12 @@ from polar.records import (
     recorded_pool,
 )
 from polar.secrets import Key, MessageKeys
+from polar.settings import Limits, Settings
 from polar.sources import drive, drive_many
 from polar.stream import TokenLaw, Tokens
-from polar.tail import Ending, write_tail
+from polar.tail import write_tail
 from polar.vocabulary import Node
 from wm_env.lm.candidates import Pool
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How far the sender goes."""
-
-    max_blocks: int = 512
-    """Most blocks of L tokens for the message."""
-    patience: int = 256
-    """Give up when so many tokens in a row carried less than a bit."""
-    ending: Ending = "sentence"
-    """Where the text ends once the message is in: at the end of a sentence, or as soon as possible. A text of the
-    scheme parallel ends with a whole step."""
-
-    def check(self) -> None:
-        """Raise ValueError for a number out of its range."""
-        if self.max_blocks < 1 or self.patience < 1:
-            raise ValueError("max_blocks and patience must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -89,8 +73,15 @@ class UnfitTextError(RuntimeError):
     """The text that this nonce gives cannot be sent; another nonce gives another one."""
 
 
-def embed(channel: Channel, message: Message, key: Key, nonce: int, limits: Limits | None = None) -> Embedded:
-    """Write a text that carries `message`, and check that it decodes.
+def embed(
+    channel: Channel,
+    message: Message,
+    key: Key,
+    nonce: int,
+    limits: Limits | None = None,
+    report: Report = silence,
+) -> Embedded:
+    """Write a text that carries `message`, and check that it decodes; `report` is told the bits that are in.
 
     Raises:
         MessageTooLongError: the message needs more than the allowed blocks; says how long it may be.
@@ -100,8 +91,8 @@ def embed(channel: Channel, message: Message, key: Key, nonce: int, limits: Limi
     limits = limits or Limits()
     keys = MessageKeys(key, nonce, channel.settings.scheme)
     if channel.settings.scheme == "parallel":
-        return _embed_parallel(channel, message, keys, limits)
-    job = _Job(channel, message, keys, limits)
+        return _embed_parallel(channel, message, keys, limits, report)
+    job = _Job(channel, message, keys, limits, report)
     if channel.settings.scheme == "stream":
         tokens, coded = drive(job.write_stream(), channel.source.law)
     else:
@@ -110,7 +101,7 @@ def embed(channel: Channel, message: Message, key: Key, nonce: int, limits: Limi
     return job.finish(tokens, coded)
 
 
-def _embed_parallel(channel: Channel, message: Message, keys: MessageKeys, limits: Limits) -> Embedded:
+def _embed_parallel(channel: Channel, message: Message, keys: MessageKeys, limits: Limits, report: Report) -> Embedded:
     """`embed` for the scheme parallel.
 
     The bound on the total variation, against plain parallel sampling, is the estimated probability that its text would
@@ -118,7 +109,7 @@ def _embed_parallel(channel: Channel, message: Message, keys: MessageKeys, limit
     """
     limits.check()
     most_tokens = limits.max_blocks * channel.settings.block_length
-    written = parallel.write(channel, message, keys, most_tokens)
+    written = parallel.write(channel, message, keys, most_tokens, report)
     text = channel.source.vocabulary.text(written.tokens).decode("utf-8")
     found = decode_parallel(
         channel.source.lm.tokenizer, text.encode(), keys.key, [keys.nonce], channel.settings, channel.prompt
@@ -173,6 +164,7 @@ class _Job:
     message: Message
     keys: MessageKeys
     limits: Limits
+    report: Report = silence
     laws: LawRecords = field(default_factory=dict)
     pools: PoolRecords = field(default_factory=dict)
 
@@ -183,14 +175,18 @@ class _Job:
 
     def write_stream(self) -> Asking[TokenLaw, tuple[Tokens, int]]:
         """The tokens of the text, and how many of them the message took."""
-        walk = stream.walk(self.channel.source.vocabulary, self.keys, self.sender())
+        sender = self.sender()
+        walk = stream.walk(self.channel.source.vocabulary, self.keys, sender)
+        walk = watched(walk, partial(_bits_in, sender), self.report)
         tokens, node = yield from record_laws(walk, self.laws)
         return (yield from self.write_end(tokens, node))
 
     def write_blocks(self) -> Asking[CandidatePool, Tokens]:
         """The tokens of the blocks that the message takes."""
         settings = self.channel.settings
-        walk = block.walk(self.keys, self.sender(), settings.code_budget)
+        sender = self.sender()
+        walk = block.walk(self.keys, sender, settings.code_budget)
+        walk = watched(walk, partial(_bits_in, sender), self.report)
         return (yield from record_pools(walk, self.pools))
 
     def write_end(self, tokens: Tokens, node: Node) -> Asking[TokenLaw, tuple[Tokens, int]]:
@@ -240,8 +236,18 @@ class _Job:
         )
 
 
+def _bits_in(sender: Sender) -> tuple[int, int]:
+    """(bits of the frame that are in the text, bits of the frame)."""
+    return min(sender.interval.information(), sender.frame.length), sender.frame.length
+
+
 def embed_with_retries(
-    channel: Channel, message: Message, key: Key, nonces: Iterable[int], limits: Limits | None = None
+    channel: Channel,
+    message: Message,
+    key: Key,
+    nonces: Iterable[int],
+    limits: Limits | None = None,
+    report: Report = silence,
 ) -> Embedded:
     """`embed` with the first of the nonces whose text can be sent.
 
@@ -252,7 +258,7 @@ def embed_with_retries(
     failure: RuntimeError = UnfitTextError("there is no nonce to try")
     for rejected, nonce in enumerate(nonces):
         try:
-            return replace(embed(channel, message, key, nonce, limits), rejected=rejected)
+            return replace(embed(channel, message, key, nonce, limits, report), rejected=rejected)
         except (NoEntropyError, UnfitTextError) as error:
             failure = error
     raise failure

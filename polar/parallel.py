@@ -17,10 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from polar.channel import Channel, Settings
+from polar.channel import Channel
 from polar.framing import BitString, Message, make_frame
 from polar.index_sets import Bools, Floats, Ints
 from polar.parallel_code import decode_frames, encode_frame, open_bytes
+from polar.parallel_design import message_positions
 from polar.parallel_step import (
     Accept,
     Step,
@@ -33,7 +34,9 @@ from polar.parallel_step import (
     token_label,
     vocabulary_labels,
 )
+from polar.progress import Report, silence
 from polar.secrets import KeyStream, MessageKeys
+from polar.settings import Settings
 from polar.stream import Tokens
 from wm_env.lm.marginals import marginals
 
@@ -60,14 +63,23 @@ class Written:
     retokenised: float
 
 
-def write(channel: Channel, message: Message, keys: MessageKeys, most_tokens: int) -> Written:
+def message_mask(settings: Settings) -> Bools:
+    """The message positions of a step, shape (b, n).
+
+    Raises:
+        ValueError: the design leaves none.
+    """
+    return message_positions(settings.positions, settings.hash_bits, settings.effective_tokens, settings.bit_error)
+
+
+def write(channel: Channel, message: Message, keys: MessageKeys, most_tokens: int, report: Report = silence) -> Written:
     """Write a text that carries `message`, unless more bits get lost than the outer code corrects: decode to see.
 
     Raises:
         ValueError: the message is too long for the code, or for `most_tokens`.
     """
     settings, lm = channel.settings, channel.source.lm
-    positions = settings.message_mask()
+    positions = message_mask(settings)
     frame = make_frame(message, keys.check)
     bits = coded_bits(encode_frame(frame, settings.parity), keys, int(positions.sum()))
     needed = len(bits) * settings.positions
@@ -79,7 +91,8 @@ def write(channel: Channel, message: Message, keys: MessageKeys, most_tokens: in
     uniform = uniforms(keys.stream("choices"))
     tokens: Tokens = ()
     retokenised, lost = 0.0, 0
-    for wanted in bits:
+    for number, wanted in enumerate(bits):
+        report(bits[:number].size, bits.size)
         laws = step_marginals(channel, tokens)
         retokenised += retokenising_share(laws, tokens, channel)
         step = encode_step(channel, laws, labels, wanted, positions, tokens, uniform)
@@ -152,7 +165,7 @@ def received_bits(strings: Mapping[int, bytes], tokens: list[int], keys: Message
         token: token_label(strings[token], key, settings.hash_bits) if token in strings else 0 for token in set(tokens)
     }
     labels = np.array([label_of[token] for token in tokens[: steps * settings.positions]], dtype=np.int64)
-    bits = read_bits(labels.reshape(steps, settings.positions), settings.message_mask()).reshape(-1)
+    bits = read_bits(labels.reshape(steps, settings.positions), message_mask(settings)).reshape(-1)
     value = int.from_bytes(np.packbits(bits.astype(np.uint8)).tobytes(), "big") >> -len(bits) % 8
     return BitString(value ^ keys.stream("pad").leading(len(bits)), len(bits))
 

@@ -2,13 +2,11 @@
 
 import codecs
 from collections.abc import Generator
-from typing import Literal
 
 from polar.secrets import KeyStream
+from polar.settings import Ending
 from polar.stream import TokenLaw, Tokens, finish_token
 from polar.vocabulary import Node, Vocabulary
-
-Ending = Literal["sentence", "none"]
 
 LONGEST_TAIL = 64
 """Most tokens that a text is continued by to reach the end of a sentence."""

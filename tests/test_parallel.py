@@ -7,14 +7,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_lm import write_lm
 
-from polar import __main__ as command
+from polar import commands
 from polar.__main__ import main
-from polar.channel import Settings, open_channel
+from polar.channel import open_channel
 from polar.decoding import decode, decode_parallel
 from polar.embedding import embed
 from polar.framing import BitString
 from polar.parallel import retokenises, tokenise, uniforms
 from polar.secrets import Key, MessageKeys, save_key
+from polar.settings import Limits, Settings
 from wm_env.lm.llada import load_lm, load_tokenizer
 
 KEY = Key(bytes(range(32)))
@@ -119,7 +120,7 @@ def test_too_long_a_message_is_refused(channel):
     with pytest.raises(ValueError, match="with 8 parity bytes at most 247 are possible"):
         embed(channel, bytes(300), KEY, 0)
     with pytest.raises(ValueError, match="tokens, 8 are allowed; allow more blocks"):
-        embed(channel, b"user", KEY, 0, limits=command.Limits(max_blocks=1))
+        embed(channel, b"user", KEY, 0, limits=Limits(max_blocks=1))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_command_line_decodes_without_a_model(folder, tmp_path, capsysbinary, mo
     def refuse(*arguments, **options):
         raise AssertionError("a language model was loaded")
 
-    monkeypatch.setattr(command, "load_lm", refuse)
+    monkeypatch.setattr(commands, "load_lm", refuse)
     assert main(["decode", *flags, "--model", str(alone), str(text)]) == 0
     assert capsysbinary.readouterr().out == b"user"
     text.write_bytes(b"the year is the year" * 9)

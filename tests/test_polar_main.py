@@ -1,13 +1,19 @@
 import io
 import json
+import os
+import pty
+import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from ascii_lm import write_ascii_lm
 
-from polar import __main__ as command
+from polar import commands, progress
 from polar.__main__ import main
 from polar.embedding import embed_with_retries
+from polar.framing import BitString, parse_bits
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +104,7 @@ def test_an_interrupted_embed_uses_no_nonce(run, key, model, monkeypatch):
         embed_with_retries(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "embed_with_retries", interrupt)
+    monkeypatch.setattr(commands, "embed_with_retries", interrupt)
     code, out, err = run(*options)
     assert (code, out) == (130, b"")
     assert "no nonce was used" in err
@@ -116,7 +122,7 @@ def test_a_nonce_whose_text_got_lost_on_the_way_out_is_told(run, key, model, mon
     def fail(*arguments, **options):
         raise stop
 
-    monkeypatch.setattr(command, "write_output", fail)
+    monkeypatch.setattr(commands, "write_output", fail)
     result, out, err = run(*options)
     assert (result, out) == (code, b"")
     assert says in err
@@ -169,3 +175,116 @@ def test_unknown_options_are_exit_code_2():
         with pytest.raises(SystemExit) as stop:
             main(arguments)
         assert stop.value.code == 2
+
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0),
+        (["embed", "--help"], 0),
+        (["decode", "--help"], 0),
+        (["unknown"], 2),
+        (["keygen", "new.key"], 0),
+        (["embed", "--key", "none", "--prompt", "a", "--message", "x"], 2),
+        (["embed", "--key", "new.key", "--message", "x"], 2),
+        (["embed", "--key", "new.key", "--prompt", "a", "--message", "x", "--block-length", "3"], 2),
+        (["decode", "--key", "new.key", "--prompt", "a", "no-such-text"], 2),
+    ],
+)
+def test_help_keys_and_refusals_do_without_torch(tmp_path, arguments, code):
+    run_command(tmp_path, ["keygen", "new.key"] if arguments[0] != "keygen" else ["--help"])
+    finished = run_command(tmp_path, arguments)
+    assert finished.returncode == code
+    assert finished.stderr.splitlines()[-1] == "imported: []"
+
+
+def run_command(folder, arguments):
+    """The command in a process of its own, which tells what it imported."""
+    heavy = "[name for name in ('torch', 'transformers', 'scipy') if name in sys.modules]"
+    code = (
+        "import atexit, runpy, sys; "
+        f"atexit.register(lambda: print('imported:', {heavy}, file=sys.stderr)); "
+        f"sys.argv = ['polar', *{arguments!r}]; runpy.run_module('polar', run_name='__main__')"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def on_a_terminal(monkeypatch, message):
+    """What `write_message` shows on a terminal."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        try:
+            commands.write_message(message)
+        finally:
+            monkeypatch.undo()
+            os.set_blocking(ours, False)
+            try:
+                shown = os.read(ours, 1000)
+            except BlockingIOError:
+                shown = b""
+            os.close(ours)
+    return shown.replace(b"\r\n", b"\n")
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        (b"user 4711", b"user 4711\n"),
+        ("grüße\n".encode(), "grüße\n".encode()),
+        (b"", b"\n"),
+        (parse_bits("0110"), b"0110\n"),
+    ],
+)
+def test_a_message_on_a_terminal_ends_its_line(monkeypatch, capfdbinary, message, shown):
+    assert on_a_terminal(monkeypatch, message) == shown
+    commands.write_message(message)
+    assert capfdbinary.readouterr().out == (str(message).encode() if isinstance(message, BitString) else message)
+
+
+@pytest.mark.parametrize("message", [b"\x00\xff", b"\x1b[2J", b"over\rwritten", "\x9b2J".encode()])
+def test_bytes_that_are_no_plain_text_stay_off_a_terminal(monkeypatch, capfdbinary, message):
+    with pytest.raises(RuntimeError, match=f"{len(message)} bytes .* > FILE"):
+        on_a_terminal(monkeypatch, message)
+    commands.write_message(message)
+    assert capfdbinary.readouterr().out == message
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ((), ["key", "nonce (tried: 0 to 15)", "prompt", "scheme (stream)", "temperature (1)", "other settings"]),
+        (("--nonce", 7, "--temperature", 2.5), ["nonce (tried: 7)", "temperature (2.5)"]),
+        (("--scheme", "block", "--candidates", 4, "--block-length", 2), ["scheme (block)", "all other settings"]),
+        (("--scheme", "parallel"), ["scheme (parallel)", "tokenizer", "all other settings"]),
+    ],
+)
+def test_a_text_without_a_message_names_what_must_agree(run, key, model, tmp_path, given, named):
+    text = tmp_path / "text"
+    text.write_bytes(b"the they there the they there the they there")
+    code, _, err = run("decode", "--key", key, "--model", model, "--prompt", "a", *given, text)
+    assert code == 3
+    hint = err.splitlines()[1]
+    for words in [*named, model]:
+        assert words in hint
+
+
+def test_the_block_scheme_tells_its_cost_first_and_progress_where_there_is_no_terminal(run, key, model, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    small = ("--scheme", "block", "--block-length", 4, "--candidates", 16)
+    code, _, err = run("embed", "--key", key, "--model", model, "--prompt", "", "--message", "x", *small)
+    assert code == 0
+    lines = err.splitlines()
+    # A message of one byte with a header of 8 bits and a check of 32, 4 bits a block at most.
+    assert lines[0].startswith("48 bits with the frame")
+    assert "12 blocks or more" in lines[0]
+    told = [int(line) for line in re.findall(r"(\d+)/48 ", err)]
+    assert told == sorted(told)
+    assert told[0] == 0
+    assert 40 < told[-1] < 48

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from polar.secrets import new_key, save_key
 from wm_env.startup import quitting_on_interrupt
 
 ROOT = Path(__file__).parent.parent
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 COMMANDS = {
     "train": ["train.py"],
     "evaluate": ["evaluate.py"],
-    "polar": ["-m", "polar", "keygen", "never.key"],
+    "polar": ["-m", "polar", "embed", "--key", "KEY", "--prompt", "a", "--message", "x"],
     "build": ["-m", "wm_env.lm.build", "--out", "never.safetensors"],
 }
 
@@ -25,8 +26,10 @@ COMMANDS = {
 def test_an_import_is_interrupted_with_one_line(tmp_path, command):
     # An import of torch that tells when it is under way, and takes long.
     (tmp_path / "torch.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(120)\n")
+    save_key(new_key(), tmp_path / "KEY")
+    given = [str(tmp_path / word) if word == "KEY" else word for word in command]
     process = subprocess.Popen(
-        [sys.executable, *command],
+        [sys.executable, *given],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         stdout=subprocess.PIPE,

@@ -1,0 +1,216 @@
+"""What the commands `embed` and `decode` of `python -m polar` do once their input has been read."""
+
+import hashlib
+import math
+import sys
+from collections.abc import Iterator
+
+import torch
+from tqdm import tqdm
+
+from polar import decoding
+from polar.channel import Channel, open_channel
+from polar.decoding import Decoded, decode_parallel, decode_with_law
+from polar.embedding import Embedded, embed_with_retries
+from polar.framing import BitString, Message, overhead_bits, payload_bits
+from polar.options import Decode, Embed, Model
+from polar.progress import progress
+from polar.records import load_text_law, save_text_law
+from polar.secrets import Key, NonceLedger, open_ledger
+from polar.settings import Settings
+from wm_env.lm.cost import estimate, measure_speed
+from wm_env.lm.llada import load_lm, load_tokenizer
+from wm_env.lm.stack import stack_of
+
+ATTEMPTS = 4
+"""Nonces that are tried when a text cannot be sent."""
+
+
+def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
+    """Write a text; its nonce is noted before the text is printed, and not if there is no text.
+
+    Raises:
+        ValueError, OSError: bad input, one line that says what to do.
+        RuntimeError: no text could be written.
+    """
+    channel = _open(options.model, prompt, options.settings)
+    with open_ledger(options.ledger or options.key.with_name(options.key.name + ".nonces")) as ledger:
+        nonces = _nonces_to_try(options, ledger)
+        if options.settings.scheme == "block":
+            _tell(_block_estimate(channel, message))
+        with progress("bit") as report:
+            sent = embed_with_retries(channel, message, key, nonces, options.limits, report)
+        if options.law is not None:
+            assert sent.law is not None
+            save_text_law(sent.law, options.law)
+            _tell(f"{options.law}: the law of the text, fingerprint {sent.law.fingerprint[:16]}")
+        ledger.record(sent.nonce)
+    try:
+        _tell(_summary(sent))
+        if sent.law is not None:
+            _tell(f"written with {stack_of(channel.source.lm)}: a receiver without a law file needs the same")
+        write_output(sent.text.encode(), newline=True)
+    except (OSError, KeyboardInterrupt) as stop:
+        reason = f"{stop}; " if str(stop) else ""
+        raise type(stop)(f"{reason}nonce {sent.nonce} counts as used, as part of its text may be out") from None
+
+
+def _open(model: Model, prompt: str, settings: Settings) -> Channel:
+    """The channel to write or read texts on."""
+    return open_channel(load_lm(model.model, device=model.device, dtype=getattr(torch, model.dtype)), prompt, settings)
+
+
+def _nonces_to_try(options: Embed, ledger: NonceLedger) -> Iterator[int]:
+    """The nonce that was asked for, or the first few that are free.
+
+    Raises:
+        ValueError: the nonce was used before.
+    """
+    if options.nonce is None:
+        return _free_nonces(ledger)
+    if ledger.is_used(options.nonce) and not options.allow_nonce_reuse:
+        raise ValueError(
+            f"nonce {options.nonce} was used with this key: the next free one is {ledger.first_free()} "
+            "(or --allow-nonce-reuse, if you know what it gives away)"
+        )
+    return iter([options.nonce])
+
+
+def _free_nonces(ledger: NonceLedger) -> Iterator[int]:
+    nonce = -1
+    for _ in range(ATTEMPTS):
+        nonce = ledger.first_free(nonce + 1)
+        yield nonce
+
+
+def _block_estimate(channel: Channel, message: Message) -> str:
+    """One line on what a message costs in the scheme block: the pools take the time, and how many are needed depends
+    on how evenly each can be divided, so the number of blocks is a least one.
+    """
+    settings, lm = channel.settings, channel.source.lm
+    bits = payload_bits(message) + overhead_bits(message)
+    blocks = math.ceil(bits / math.log2(settings.candidates)) if settings.candidates > 1 else math.inf
+    pool = settings.pool_settings(b"")
+    context = channel.source.context(())
+    cost = estimate(lm, [context], pool, blocks=1, batch_size=1)
+    seconds = cost.flops / measure_speed(lm, len(context) + settings.block_length, pool)
+    return (
+        f"{bits} bits with the frame, at most log2 {settings.candidates} in a block of {settings.block_length} tokens: "
+        f"{blocks} blocks or more, {cost.canvases} canvases and, by the speed just measured, about "
+        f"{seconds:.2g} s each, so {tqdm.format_interval(round(blocks * seconds))} or more"
+    )
+
+
+def _summary(sent: Embedded) -> str:
+    """One line on a text: how long it is, what it carries, and how it differs from the model's own."""
+    bits = sent.frame_bits / sent.coded_tokens
+    rejected = f"; {sent.rejected} nonces before it gave texts that could not be sent" if sent.rejected else ""
+    exact = "exactly the model's law" if sent.tv_bound == 0 else f"TV to the model's law at most {sent.tv_bound:.3g}"
+    return (
+        f"nonce {sent.nonce}: {sent.payload_bits} bits, {sent.frame_bits} with the frame, in {sent.coded_tokens} of "
+        f"{len(sent.tokens)} tokens ({bits:.2f} bits per token); {exact}{rejected}"
+    )
+
+
+def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
+    """Print the message of a text; False if there is none.
+
+    Raises:
+        ValueError, OSError: bad input, one line that says what to do.
+        RuntimeError: the message is not one for a terminal.
+    """
+    stack = None
+    with progress("byte") as report:
+        if options.law is not None:
+            found = _decode_by_law(options, key, text, prompt)
+        elif options.settings.scheme == "parallel":
+            tokenizer, front = load_tokenizer(options.model.model), (prompt or "").encode()
+            found = decode_parallel(tokenizer, text, key, options.nonces(), options.settings, front)
+        else:
+            channel = _open(options.model, prompt or "", options.settings)
+            found = decoding.decode(channel, text, key, options.nonces(), report)
+            stack = stack_of(channel.source.lm)
+    if found.message is None:
+        _tell(f"no message: {found.reason} (p-value {found.p_value:.3g})")
+        _tell(_what_must_agree(options))
+        if stack is not None:
+            _tell(f"read with {stack}; if the sender's differs, ask for the law file of embed --law")
+        return False
+    _tell(f"nonce {found.nonce}, p-value {found.p_value:.3g}")
+    write_message(found.message)
+    return True
+
+
+def _decode_by_law(options: Decode, key: Key, text: bytes, prompt: str | None) -> Decoded:
+    """Read the text with the law that was written beside it.
+
+    Raises:
+        ValueError: the law belongs to another prompt or nonce.
+    """
+    assert options.law is not None
+    law = load_text_law(options.law)
+    name = f"{options.law} (fingerprint {law.fingerprint[:16]})"
+    front = None if prompt is None else prompt.encode()
+    if front is not None and hashlib.sha256(front).hexdigest() != law.about["prompt"]:
+        raise ValueError(f"{name} was made for another prompt: ask the sender for the law of this text")
+    if options.nonce not in (None, law.about["nonce"]):
+        raise ValueError(f"{name} was made for nonce {law.about['nonce']}, not {options.nonce}")
+    found = decode_with_law(text, key, law, front or b"")
+    if found.message is None and hashlib.sha256(text).hexdigest() != law.about["text"]:
+        _tell(f"{name} was made for another text")
+    return found
+
+
+def _what_must_agree(options: Decode) -> str:
+    """One line on what makes a text look as if it had no message."""
+    if options.law is not None:
+        return "the key and every byte of the text must be the sender's; the law file says all else"
+    tried = options.nonces()
+    nonces = f"{tried[0]}" if len(tried) == 1 else f"{tried[0]} to {tried[-1]}"
+    settings = options.settings
+    known = f"key, nonce (tried: {nonces}), scheme ({settings.scheme}) and every byte of the text"
+    if settings.scheme == "parallel":
+        return f"{known} must be the sender's, and so must the tokenizer ({options.model.model}) and all other settings"
+    return (
+        f"{known} must be the sender's, and so must prompt, model ({options.model.model}), "
+        f"temperature ({settings.temperature:g}) and all other settings"
+    )
+
+
+def write_message(message: Message) -> None:
+    """Write a message to standard output.
+
+    Raises:
+        RuntimeError: bytes that are no plain text, on a terminal, which might take them for commands.
+    """
+    if isinstance(message, BitString):
+        write_output(str(message).encode(), newline=True)
+        return
+    if sys.stdout.isatty() and not _is_plain_text(message):
+        raise RuntimeError(
+            f"the message is {len(message)} bytes that are no plain text, which a terminal could take for commands: "
+            "give the same command again with > FILE behind it"
+        )
+    write_output(message, newline=not message.endswith(b"\n"))
+
+
+def _is_plain_text(data: bytes) -> bool:
+    """Whether `data` is UTF-8 without control characters but tab and line end."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return all(character.isprintable() or character in "\t\n" for character in text.replace("\r\n", "\n"))
+
+
+def write_output(data: bytes, newline: bool) -> None:
+    """Write `data` to standard output as it is; on a terminal, with a line end if asked to."""
+    sys.stdout.buffer.write(data)
+    if newline and sys.stdout.isatty():
+        sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _tell(line: str) -> None:
+    """A message for people."""
+    print(line, file=sys.stderr, flush=True)
