@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,8 +17,24 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F
 """Okabe and Ito's palette, which stays distinct under the common kinds of colour blindness."""
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_SIZES = (6, 4.5, 3)
+"""Of filled markers, in points: of decoders that agree each leaves the one before it to be seen."""
+
+_RING = 6
+"""What an open marker is larger than a filled one, in points, so that neither hides the other."""
+
 _DECODERS = {"sc": "successive (SC)", "ml": "maximum likelihood (ML)", "map": "message posterior (MAP)"}
 _KNOWLEDGE = {"marginal": "state unknown", "path": "earlier blocks known"}
+
+_OWN_LIMIT = {
+    "color": "black",
+    "marker": "_",
+    "markersize": 22,
+    "markeredgewidth": 2,
+    "linewidth": 1,
+    "label": "no code of one block is below, at the same TV",
+}
+_ZERO_LIMIT = {"color": "grey", "linestyle": ":", "linewidth": 1.5, "label": "best possible at total variation 0"}
 
 
 def ber_figure(
@@ -29,10 +46,14 @@ def ber_figure(
     """Bit error rate against bits per token with a key as long as the message, one curve per decoder and knowledge.
 
     Where that key is missing the points with the longest key that only pads are shown. The limit is phi, below which
-    no code of fixed length can be, at TV 0 and at TV 0.1. A star marks messages whose length follows the state.
+    no code of fixed length can be, at the total variation that the code of each message length spends, and at none. A
+    star marks messages whose length follows the state, which neither limit is about.
     """
     figure, axes = _new_figure()
     shown = pad_only_points(points)
+    spent = {point.message_bits: point.tv_mean for point in shown}
+    _plot_limit(axes, block_length, {bits: limits[bits].bit_error(tv) for bits, tv in spent.items()}, _OWN_LIMIT)
+    _plot_limit(axes, block_length, {bits: limits[bits].bit_error(0.0) for bits in spent}, _ZERO_LIMIT)
     for number, decoder in enumerate(dict.fromkeys(point.decoder for point in shown)):
         for knowledge in dict.fromkeys(point.state_knowledge for point in shown):
             curve = [p for p in shown if p.decoder == decoder and p.state_knowledge == knowledge]
@@ -41,27 +62,33 @@ def ber_figure(
                 [p.ber for p in curve],
                 color=COLOURS[number],
                 marker=_MARKERS[number],
+                markersize=_SIZES[number] + (0 if knowledge == "path" else _RING),
                 linestyle="-" if knowledge == "path" else "--",
                 fillstyle="full" if knowledge == "path" else "none",
+                clip_on=False,
                 label=f"{_DECODERS[decoder]}, {_KNOWLEDGE[knowledge]}",
             )
-    rates = [bits / block_length for bits in limits]
-    for budget, style in ((0.0, "-"), (0.1, ":")):
-        values = [limit.bit_error(budget) for limit in limits.values()]
-        axes.plot(
-            rates, values, color="black", linestyle=style, linewidth=1.2, label=f"limit of one block, TV {budget:g}"
-        )
     if adapted is not None:
         rate = adapted.mean_bits / block_length
-        axes.plot(
-            [rate], [adapted.ber], "*", color=COLOURS[3], markersize=12, clip_on=False, label="length follows the state"
-        )
-    axes.set_xlabel("rate (message bits per token)")
+        label = f"length follows the state, TV {adapted.tv_mean:.3f}"
+        axes.plot([rate], [adapted.ber], "*", color=COLOURS[3], markersize=12, clip_on=False, label=label)
+    axes.set_xticks([bits / block_length for bits in spent], [_rate_tick(bits, block_length, spent) for bits in spent])
+    axes.set_xlabel("rate, message bits per token; below it message bits and total variation (TV), per block")
     axes.set_ylabel("bit error rate (fraction of message bits)")
+    axes.margins(x=0.1)
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     _legend(axes)
     return figure
+
+
+def _plot_limit(axes: Axes, block_length: int, limit: Mapping[int, float], style: Mapping[str, Any]) -> None:
+    """A limit by message bits per block."""
+    axes.plot([bits / block_length for bits in limit], list(limit.values()), clip_on=False, **style)
+
+
+def _rate_tick(bits: int, block_length: int, variation: Mapping[int, float]) -> str:
+    return f"{bits / block_length:.3f}\n{bits} bit{'s' if bits > 1 else ''}\nTV {variation[bits]:.3f}"
 
 
 def variation_figure(points: Sequence[OperatingPoint], block_length: int) -> Figure:
@@ -76,7 +103,8 @@ def variation_figure(points: Sequence[OperatingPoint], block_length: int) -> Fig
             [by_keys[k] for k in keys],
             color=COLOURS[number],
             marker=_MARKERS[number],
-            markersize=5,
+            markersize=_SIZES[0] + (_RING if way == "dither" else 0),
+            clip_on=False,
             linestyle="--" if way == "dither" else "-",
             fillstyle="none" if way == "dither" else "full",
             label=f"{bits / block_length:.3f} bits/token" + ("" if way == "none" else f", {way}"),
@@ -84,8 +112,8 @@ def variation_figure(points: Sequence[OperatingPoint], block_length: int) -> Fig
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted({point.keys for point in points}))
     axes.xaxis.set_major_formatter("{x:.0f}")
-    axes.set_xlabel("number of keys per block")
-    axes.set_ylabel("total variation, mean over messages")
+    axes.set_xlabel("keys per block (number)")
+    axes.set_ylabel("total variation per block (mean over messages)")
     axes.set_ylim(bottom=0)
     _legend(axes)
     return figure

@@ -14,6 +14,24 @@ from wm_env.tree import StateTree
 
 TV_BUDGETS = (0.0, 0.01, 0.05, 0.1)
 
+LEGEND = """\
+TV           total variation, 0 to 1: how well an observer who knows the model, not the key, tells coded from plain text
+TV per block, TV of the text
+             of the law itself; train.py bounds the sum over the blocks, and the text has at most that sum
+bits, keys   message bits per block, and keys per block, of which the receiver knows the one in use
+bits/token   message bits per token
+surplus      key bits beyond the message: none, there are none; frozen, they fix further positions of V, as in the
+             paper; dither, they shift the draw of the encoder
+decoder      sc, successive, the paper's rule; ml, the likeliest word; map, the likeliest message
+state        what the decoder knows of it: marginal, its law only; path, the blocks received before
+BER, BLER    fractions of message bits that are wrong and of blocks with a wrong one, exact; measured, BER over texts
+limit        no code of one block with this number of bits and the TV of this line has a smaller error
+TV mean, TV max, TV text
+             of the code with its keys: of a block, mean and largest over the messages; of whole texts, mean
+TV real model <=
+             bound on the TV to texts of the model before it was truncated to the tree
+no word      probability that the state allows no word with the bits that are to be sent"""
+
 _Column = tuple[str, Callable[[OperatingPoint], str]]
 
 _NAMES: tuple[_Column, ...] = (

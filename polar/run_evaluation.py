@@ -16,6 +16,7 @@ from polar.evaluation import EvaluationSettings, evaluate
 from polar.keys import Surplus, key_bits_of, theorem_key_bits
 from polar.plots import ber_figure, pad_only_points, save_figure, variation_figure
 from polar.report import (
+    LEGEND,
     adaptive_table,
     covertness_table,
     error_table,
@@ -25,7 +26,7 @@ from polar.report import (
     variation_table,
 )
 from wm_env.coded import label_bits
-from wm_env.files import check_seed, check_writable, write_json
+from wm_env.files import check_seed, check_writable, read_json, write_json
 from wm_env.information import measure, text_total_variation
 from wm_env.law import JointLaw, load_law
 from wm_env.limits import tree_limit
@@ -79,6 +80,17 @@ def load_run(run: Path) -> tuple[StateTree, JointLaw]:
     return tree, load_law(run / "law.safetensors", tree)
 
 
+def lengths_follow_state(run: Path) -> bool:
+    """Whether the law of a run folder was planned with --message-bits auto, as its config.json says.
+
+    Raises:
+        ValueError: the configuration is damaged.
+    """
+    config = run / "config.json"
+    settings = read_json(config).get("settings") if config.is_file() else None
+    return isinstance(settings, dict) and settings.get("message_bits") == "auto"
+
+
 def evaluate_run(run: Path, out: Path, request: Request) -> None:
     """Evaluate the law of a run folder; prints tables, writes results.json, ber.png and tv.png to `out`.
 
@@ -88,6 +100,8 @@ def evaluate_run(run: Path, out: Path, request: Request) -> None:
         OSError: `out` cannot be written.
     """
     tree, law = load_run(run)
+    if not request.message_bits and lengths_follow_state(run):
+        request = dataclasses.replace(request, message_bits=("auto",))
     if request.thresholds is not None:
         law = with_threshold_sets(law, *request.thresholds)
     settings = resolve(law, request)
@@ -100,15 +114,16 @@ def evaluate_run(run: Path, out: Path, request: Request) -> None:
     write_json(out / "results.json", results(tree, law, points, limits, adapted, live_results(out, law)))
     save_figure(ber_figure(points, limits, law.block_length, adapted), out / "ber.png")
     save_figure(variation_figure(points, law.block_length), out / "tv.png")
-    rows, title = points, "Error rates"
+    print(f"\nWhat the columns mean\n{LEGEND}")
+    if adapted is not None:
+        print(f"\nMessage length by state\n{adaptive_table(adapted, law.block_length)}")
+    rows, title = points, "Error rates" if adapted is None else "Error rates of fixed lengths"
     if len(points) > _ALL_ROWS:
         rows = pad_only_points(points)
         title += f" with the longest key that only pads ({len(rows)} of {len(points)} points)"
     print(f"\n{title}\n{error_table(rows, limits)}")
     print(f"\nTotal variation of the same points\n{covertness_table(rows)}")
     print(f"\nTotal variation, mean over messages, against the number of keys\n{variation_table(points)}")
-    if adapted is not None:
-        print(f"\nMessage length by state\n{adaptive_table(adapted, law.block_length)}")
     print(f"\nOne-shot limits of this tree at total variation budgets\n{limit_table(limits)}")
     print(f"\n{out / 'results.json'}, ber.png, tv.png")
 

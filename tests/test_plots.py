@@ -2,6 +2,7 @@ import numpy as np
 from matplotlib.image import imread
 from small_laws import random_law
 
+from polar.adaptive import AdaptiveSettings, evaluate_adaptive
 from polar.evaluation import EvaluationSettings, evaluate
 from polar.plots import ber_figure, pad_only_points, save_figure, variation_figure
 from wm_env.limits import tree_limit
@@ -19,15 +20,60 @@ def test_the_key_of_the_error_figure_is_as_long_as_the_message():
     assert {p.keys for p in pad_only_points([p for p in POINTS if p.keys != 4])} == {2}
 
 
-def test_error_figure_draws_every_decoder_and_both_limits():
+def test_error_figure_draws_every_decoder():
     axes = ber_figure(POINTS, LIMITS, 4).axes[0]
     assert len(axes.lines) == 3 * 2 + 2
-    first = axes.lines[0]
+    first = next(line for line in axes.lines if line.get_label() == "successive (SC), state unknown")
     expected = [p.ber for p in pad_only_points(POINTS) if (p.decoder, p.state_knowledge) == ("sc", "marginal")]
     assert np.allclose(first.get_xdata(), [0.25, 0.5])
     assert np.allclose(first.get_ydata(), expected)
-    assert np.allclose(axes.lines[-2].get_ydata(), [LIMITS[1].bit_error(0), LIMITS[2].bit_error(0)])
     assert "bits per token" in axes.get_xlabel()
+
+
+def test_limit_of_the_error_figure_is_that_of_the_variation_which_the_code_spends():
+    axes = ber_figure(POINTS, LIMITS, 4).axes[0]
+    own, at_zero, *curves = axes.lines
+    spent = {p.message_bits: p.tv_mean for p in pad_only_points(POINTS)}
+    assert list(own.get_ydata()) == [LIMITS[bits].bit_error(spent[bits]) for bits in (1, 2)]
+    assert list(at_zero.get_ydata()) == [LIMITS[bits].bit_error(0) for bits in (1, 2)]
+    assert (own.get_label(), at_zero.get_label()) == (
+        "no code of one block is below, at the same TV",
+        "best possible at total variation 0",
+    )
+    for curve in curves:
+        assert (np.asarray(curve.get_ydata()) >= np.asarray(own.get_ydata()) - 1e-12).all()
+    ticks = [tick.get_text().splitlines() for tick in axes.get_xticklabels()]
+    assert ticks == [
+        ["0.250", "1 bit", f"TV {spent[1]:.3f}"],
+        ["0.500", "2 bits", f"TV {spent[2]:.3f}"],
+    ]
+
+
+def test_no_marker_hides_another():
+    """Where curves agree their markers lie on each other: each must stick out, or leave the ones below to be seen."""
+    for figure in (ber_figure(POINTS, LIMITS, 4), variation_figure(POINTS, 4)):
+        marked = [line for line in figure.axes[0].lines if line.get_marker() in ("o", "s", "^")]
+        for number, line in enumerate(marked):
+            for above in marked[number + 1 :]:
+                hides = above.get_fillstyle() == "full" and above.get_marker() == line.get_marker()
+                assert not hides or above.get_markersize() < line.get_markersize()
+        assert {line.get_fillstyle() for line in marked} == {"full", "none"}
+        sizes = {
+            style: [m.get_markersize() for m in marked if m.get_fillstyle() == style] for style in ("full", "none")
+        }
+        assert min(sizes["none"]) > max(sizes["full"]) + 2
+
+
+def test_error_figure_without_a_key_that_only_pads():
+    axes = ber_figure([p for p in POINTS if p.keys == 8], LIMITS, 4).axes[0]
+    assert all(len(line.get_xdata()) == 0 for line in axes.lines)
+
+
+def test_messages_that_follow_the_state_are_a_star_at_their_mean_length():
+    point = evaluate_adaptive(TREE, random_law(TREE, 16, 1), AdaptiveSettings(0.6, 0.5, transmissions=0))
+    star = ber_figure(POINTS, LIMITS, 4, point).axes[0].lines[-1]
+    assert (list(star.get_xdata()), list(star.get_ydata())) == ([point.mean_bits / 4], [point.ber])
+    assert star.get_label() == f"length follows the state, TV {point.tv_mean:.3f}"
 
 
 def test_variation_figure_draws_frozen_and_dithered_keys():

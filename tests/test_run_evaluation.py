@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 from small_laws import random_law
 
+from polar.adaptive import AdaptiveSettings, evaluate_adaptive
 from polar.construction import chain_entropies, threshold_set
 from polar.keys import theorem_key_bits
-from polar.run_evaluation import Request, newest_run, resolve, with_threshold_sets
+from polar.run_evaluation import Request, lengths_follow_state, newest_run, resolve, with_threshold_sets
 from wm_env.law import save_law
 from wm_env.synthetic import synthetic_tree
 from wm_env.tree import save_tree
@@ -73,6 +75,41 @@ def test_command_writes_results_and_figures_of_the_newest_run(run):
     assert {path.name for path in (run / "evaluation").iterdir()} == {"results.json", "ber.png", "tv.png"}
     for heading in ("Error rates", "Total variation", "One-shot limits"):
         assert heading in done.stdout
+    assert "Message length by state" not in done.stdout
+
+
+def test_every_column_and_every_word_in_it_is_explained(run, capsys):
+    assert COMMAND.main([str(run), "--transmissions", "0", "--keys", "2", "4", "8"]) == 0
+    before, _, tables = capsys.readouterr().out.partition("Error rates")
+    legend = before.partition("What the columns mean")[2]
+    headings = (part.splitlines()[1].strip() for part in (tables, tables.partition("same points")[2]))
+    for column in {column.partition(",")[0] for heading in headings for column in re.split("  +", heading)}:
+        assert re.search(rf"(^|[,;] ){re.escape(column)}([ ,:;]|$)", legend, re.MULTILINE), column
+    words = {"none", "frozen", "dither", "sc", "ml", "map", "marginal", "path"}
+    assert set(re.findall(rf"\b(?:{'|'.join(words)})\b", tables)) == words
+    for word in words:
+        assert f"{word}, " in legend, word
+
+
+def test_lengths_follow_the_state_where_the_run_says_so(run, capsys):
+    (run / "config.json").write_text(json.dumps({"settings": {"message_bits": "auto"}}))
+    arguments = [str(run), "--transmissions", "0", "--keys", "2", "--auto-error", "0.6", "--auto-tv", "0.5"]
+    assert COMMAND.main(arguments) == 0
+    printed = capsys.readouterr().out
+    point = evaluate_adaptive(TREE, LAW, AdaptiveSettings(0.6, 0.5, transmissions=0))
+    assert f"Message length by state\n{point.mean_bits:.3f} bits per block" in printed
+    assert printed.index("Message length by state") < printed.index("Error rates of fixed lengths")
+    rows = json.loads((run / "evaluation" / "results.json").read_text())["operating_points"]
+    assert [row["mean_bits"] for row in rows if row["message_bits"] == "auto"] == [pytest.approx(point.mean_bits)]
+    assert COMMAND.main([*arguments, "--message-bits", "1"]) == 0
+    assert "Message length by state" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("config", [{}, {"settings": []}, {"settings": {"message_bits": 2}}])
+def test_other_runs_have_fixed_lengths(run, config):
+    assert not lengths_follow_state(run)
+    (run / "config.json").write_text(json.dumps(config))
+    assert not lengths_follow_state(run)
 
 
 def test_bad_input_is_one_line_and_exit_code_two(run, tmp_path, monkeypatch, refuse):
