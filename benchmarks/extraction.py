@@ -37,7 +37,8 @@ from plain_llada import plain_logits
 from random_llada import llada_8b, write_random_llada
 from torch.profiler import ProfilerActivity, profile
 
-from wm_env.lm.build import BuildOptions, Plan, prepare, tell_cost, with_rows
+from wm_env.lm.build_options import BuildOptions
+from wm_env.lm.builder import Plan, prepare, tell_cost, with_rows
 from wm_env.lm.candidates import PoolSettings, canvas_of, make_pools
 from wm_env.lm.cost import canvas_flops, estimate, matrix_peak, measure_speed, pass_bytes, rows_that_fit, state_flops
 from wm_env.lm.crew import Crew

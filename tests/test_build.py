@@ -13,7 +13,9 @@ from tiny_lm import brute_force, write_lm
 from torch.distributed import HashStore
 from torch.utils.flop_counter import FlopCounterMode
 
-from wm_env.lm.build import BuildOptions, build, main, prepare, with_rows
+from wm_env.lm.build import main
+from wm_env.lm.build_options import BuildOptions
+from wm_env.lm.builder import build, prepare, with_rows
 from wm_env.lm.candidates import PoolSettings
 from wm_env.lm.cost import canvas_flops, estimate, rows_that_fit
 from wm_env.lm.crew import Crew
@@ -404,6 +406,45 @@ def test_interrupted_command_ends_with_one_line(tmp_path, monkeypatch, capsys):
     def interrupt(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("wm_env.lm.build.prepare", interrupt)
+    monkeypatch.setattr("wm_env.lm.builder.prepare", interrupt)
     assert run("--out", tmp_path / "tree.safetensors") == 130
     assert capsys.readouterr().err == "interrupted: give the same command again to go on\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--help"], 0, ""),
+        (["--unknown"], 2, ""),
+        ([], 2, "error: say where to write the tree, --out FILE, or ask for its cost alone, --dry-run"),
+        (["--out", "tree", "--block-length", "3"], 2, "error: block_length=3: a power of two is needed, such as 8"),
+    ],
+)
+def test_help_and_refusals_do_without_torch(arguments, code, says):
+    heavy = "[name for name in ('torch', 'transformers', 'scipy') if name in sys.modules]"
+    program = (
+        "import atexit, runpy, sys; "
+        f"atexit.register(lambda: print('imported:', {heavy}, file=sys.stderr)); "
+        f"sys.argv = ['x', *{arguments!r}]; runpy.run_module('wm_env.lm.build', run_name='__main__')"
+    )
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert finished.returncode == code
+    assert finished.stderr.splitlines()[-1] == "imported: []"
+    assert says in finished.stderr
+    if arguments == ["--help"]:
+        assert "usage: python -m wm_env.lm.build [" in finished.stdout
+
+
+def test_a_dry_run_needs_no_file(model, prompt_file, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert run("--model", model, "--prompts", prompt_file, "--dry-run", *OPTIONS) == 0
+    assert "at most 30 states" in capsys.readouterr().out
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_by_default_the_prompts_are_as_many_as_the_papers_or_all_of_a_file(prompt_file):
+    drawn = {source: BuildOptions(prompts=source).prompts_drawn for source in ("shipped", "c4", prompt_file)}
+    assert drawn == {"shipped": 50, "c4": 50, prompt_file: None}
+    assert BuildOptions(prompt_count=250).prompts_drawn == 250
+    assert len(read_prompts("shipped")) == 250
