@@ -1,6 +1,6 @@
 """The rate-variation frontier of a tree, and where the laws of runs lie below it.
 
-python -m agents.frontier runs/primal-dual runs/ppo runs/planner --out frontier.png
+python -m agents.frontier runs/primal-dual runs/ppo runs/planner
 """
 
 import sys
@@ -22,6 +22,8 @@ from wm_env.tree import StateTree, load_tree
 
 _CURVE_POINTS = 61
 _MARKERS = "osD^vPX*"
+_SIZES = {"planner": 11, "primal-dual": 7, "ppo": 7}
+"""In points; larger for the planner, whose marker others come to lie on."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,28 @@ class Achieved:
 
 
 @dataclass(frozen=True)
+class RunResult:
+    """What a run was after, and what it found.
+
+    Attributes:
+        agent: planner, primal-dual or ppo.
+        epsilon: its bound on the cost.
+        law: what its law achieves.
+    """
+
+    agent: str
+    epsilon: float
+    law: Achieved
+
+
+@dataclass(frozen=True)
 class Options:
     """Draw the exact rate-variation frontier of a tree with the laws that runs found on it."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Run folders of the gp objective, all on the same tree and with the same discount."""
-    out: Path = Path("frontier.png")
-    """The figure, a PNG."""
+    out: Path | None = None
+    """The figure, a PNG; frontier.png beside the first run folder if not given."""
 
 
 def achieved(law: JointLaw, gamma: float = 1.0) -> Achieved:
@@ -62,42 +79,48 @@ def frontier(tree: StateTree, budgets: Sequence[float], gamma: float = 1.0) -> l
     return [solve(tree, budget, gamma) for budget in budgets]
 
 
-def frontier_figure(tree: StateTree, laws: Mapping[str, Achieved], gamma: float = 1.0) -> Figure:
-    """Rate in bits per token against total variation: the optimum as a curve, one marker per named law.
+def frontier_figure(tree: StateTree, runs: Mapping[str, RunResult], gamma: float = 1.0) -> Figure:
+    """Rate in bits per token against total variation: the optimum as a curve, one marker per named run.
 
-    The curve ends where more budget buys nothing, or at one and a half times the cost of the dearest law, at least 0.2.
-    The legend says how much of the optimum at its own cost every law reaches.
+    The colour is the agent's, the marker that of the budget. The curve ends where more budget buys nothing, or at one
+    and a half times the cost of the dearest law, at least 0.2. The legend says which share of the optimum at its own
+    cost every law reaches.
     """
     tokens = tree.block_length * sum(gamma ** (number + 1) for number in range(len(tree.blocks)))
-    dearest = max((law.cost for law in laws.values()), default=0.0)
+    dearest = max((run.law.cost for run in runs.values()), default=0.0)
     last = min(max(0.2, 1.5 * dearest), max(solve(tree, np.inf, gamma).cost, dearest))
     budgets = np.linspace(0, last, _CURVE_POINTS)
     rates = [optimum.rate / tokens for optimum in frontier(tree, budgets.tolist(), gamma)]
     figure = Figure(figsize=(8, 6), layout="constrained")
     axes = figure.add_subplot()
     axes.plot(budgets, rates, color="black", label="exact optimum")
-    for number, (name, law) in enumerate(laws.items()):
-        percent = percent_of_optimum(law.rate, solve(tree, law.cost, gamma))
+    budgets_of_runs = sorted({run.epsilon for run in runs.values()})
+    for name, run in runs.items():
+        percent = percent_of_optimum(run.law.rate, solve(tree, run.law.cost, gamma))
         axes.plot(
-            [law.cost],
-            [law.rate / tokens],
-            color=f"C{number % 10}",
-            marker=_MARKERS[number % len(_MARKERS)],
+            [run.law.cost],
+            [run.law.rate / tokens],
+            color=f"C{list(_SIZES).index(run.agent)}",
+            marker=_MARKERS[budgets_of_runs.index(run.epsilon) % len(_MARKERS)],
+            markersize=_SIZES[run.agent],
+            zorder=2 + 1 / _SIZES[run.agent],
             linestyle="none",
-            label=f"{name}: {percent:.1f} % of the optimum at its cost",
+            label=f"{name} ({run.agent}, epsilon {run.epsilon:g}): {percent:.1f} %",
         )
     discounted = "" if gamma == 1 else f", discount {gamma:g}"
     axes.set_xlabel(f"total variation, sum over {len(tree.blocks)} blocks{discounted}")
-    axes.set_ylabel("rate I(U;X) - I(U;S), bits per token")
+    cut = "\n(the axis does not begin at 0)" if axes.get_ylim()[0] > 0 else ""
+    axes.set_ylabel(f"rate I(U;X) - I(U;S), bits per token{cut}")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     # Below the axes: there is no corner that no law can lie in.
-    figure.legend(loc="outside lower center", ncols=2, fontsize="small", frameon=False)
+    title = "runs, and the share of the optimum at their own total variation"
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small", frameon=False, title=title)
     return figure
 
 
-def read_runs(paths: Sequence[Path]) -> tuple[StateTree, float, dict[str, Achieved]]:
-    """The common tree and discount of runs, and what their laws achieve, by the names of their folders.
+def read_runs(paths: Sequence[Path]) -> tuple[StateTree, float, dict[str, RunResult]]:
+    """The common tree and discount of runs, and what they found, by the names of their folders.
 
     Raises:
         FileNotFoundError: a folder without a finished run.
@@ -105,7 +128,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[StateTree, float, dict[str, Achiev
     """
     if not paths:
         raise ValueError("name at least one run folder")
-    laws: dict[str, Achieved] = {}
+    runs: dict[str, RunResult] = {}
     trees: dict[str, StateTree] = {}
     discounts = set()
     for path in paths:
@@ -116,26 +139,28 @@ def read_runs(paths: Sequence[Path]) -> tuple[StateTree, float, dict[str, Achiev
         tree = load_tree(folder.tree)
         trees[tree.fingerprint] = tree
         discounts.add(float(settings["gamma"]))
-        laws[path.name] = achieved(load_law(folder.law, tree), float(settings["gamma"]))
+        law = achieved(load_law(folder.law, tree), float(settings["gamma"]))
+        runs[path.name] = RunResult(settings["agent"], float(settings["epsilon"]), law)
     if len(trees) > 1 or len(discounts) > 1:
         raise ValueError("these runs have different trees or discounts: draw one figure for each")
-    return trees.popitem()[1], discounts.pop(), laws
+    return trees.popitem()[1], discounts.pop(), runs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read runs and write the figure; returns the exit code: 0 done, 2 bad input."""
     options = tyro.cli(Options, args=arguments, description=Options.__doc__)
     try:
-        tree, gamma, laws = read_runs(options.runs)
-        figure = frontier_figure(tree, laws, gamma)
-        write_atomically(options.out, lambda temporary: figure.savefig(temporary, format="png", dpi=150))
+        tree, gamma, runs = read_runs(options.runs)
+        out = options.out if options.out is not None else options.runs[0].parent / "frontier.png"
+        figure = frontier_figure(tree, runs, gamma)
+        write_atomically(out, lambda temporary: figure.savefig(temporary, format="png", dpi=150))
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    for name, law in laws.items():
+    for name, law in ((name, run.law) for name, run in runs.items()):
         percent = percent_of_optimum(law.rate, solve(tree, law.cost, gamma))
         print(f"{name}: rate {law.rate:.4f} bits, total variation {law.cost:.4f}, {percent:.2f} % of the optimum there")
-    print(options.out)
+    print(out)
     return 0
 
 

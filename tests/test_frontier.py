@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents.frontier import Achieved, achieved, frontier, frontier_figure, main
+from agents.frontier import Achieved, RunResult, achieved, frontier, frontier_figure, main
 from agents.planner import plan
 from agents.runs import RunFolder, create_run
 from wm_env.law import save_law
@@ -14,7 +14,8 @@ from wm_env.tree import StateTree
 
 def run_of(path: Path, tree: StateTree, epsilon: float, objective: str = "gp", gamma: float = 0.9) -> Path:
     """A finished run of the planner."""
-    create_run(path, tree, {"objective": objective, "gamma": gamma}, ["train.py"])
+    settings = {"agent": "planner", "objective": objective, "epsilon": epsilon, "gamma": gamma}
+    create_run(path, tree, settings, ["train.py"])
     save_law(plan(tree, epsilon, gamma).law, RunFolder(path).law)
     return path
 
@@ -29,14 +30,46 @@ def test_plans_lie_on_the_frontier_of_their_cost() -> None:
 
 def test_the_figure_shows_the_optimum_and_every_law() -> None:
     tree = synthetic_tree(3, 2, 5, block_length=4, entropy=1.5)
-    axes = frontier_figure(tree, {"half": Achieved(rate=solve(tree, 0.3).rate / 2, cost=0.3)}).axes[0]
+    half = RunResult("ppo", 0.25, Achieved(rate=solve(tree, 0.3).rate / 2, cost=0.3))
+    axes = frontier_figure(tree, {"half": half}).axes[0]
     curve, marker = axes.lines
     budgets, rates = np.asarray(curve.get_xdata()), np.asarray(curve.get_ydata())
     assert (budgets[0], budgets[-1]) == (0, pytest.approx(0.45))
     assert rates[20] == pytest.approx(solve(tree, float(budgets[20])).rate / (2 * 4))
     assert list(marker.get_xdata()) == [0.3]
     assert list(marker.get_ydata()) == [pytest.approx(solve(tree, 0.3).rate / 2 / 8)]
-    assert str(marker.get_label()) == "half: 50.0 % of the optimum at its cost"
+    assert str(marker.get_label()) == "half (ppo, epsilon 0.25): 50.0 %"
+
+
+def test_colour_tells_the_agent_and_the_marker_the_budget() -> None:
+    tree = synthetic_tree(3, 2, 5, block_length=4, entropy=1.5)
+    runs = {
+        f"{agent}-{epsilon}": RunResult(agent, epsilon, Achieved(rate=solve(tree, epsilon).rate, cost=epsilon))
+        for epsilon in (0.2, 0.02)
+        for agent in ("ppo", "planner", "primal-dual")
+    }
+    _, *markers = frontier_figure(tree, runs).axes[0].lines
+    looks = {
+        name: (line.get_color(), line.get_marker(), line.get_markersize())
+        for name, line in zip(runs, markers, strict=True)
+    }
+    for part, kind in ((0, "agent"), (1, "epsilon")):
+        by_kind: dict[object, set[object]] = {}
+        for name, run in runs.items():
+            by_kind.setdefault(getattr(run, kind), set()).add(looks[name][part])
+        assert all(len(same) == 1 for same in by_kind.values())
+        assert len(set.union(*by_kind.values())) == len(by_kind)
+    # All three lie on the curve: the smaller ones are on top, in whatever order the runs are named.
+    layers = sorted(markers, key=lambda line: line.get_zorder())
+    assert [line.get_markersize() for line in layers] == sorted((look[2] for look in looks.values()), reverse=True)
+    assert looks["planner-0.2"][2] > looks["primal-dual-0.2"][2]
+
+
+@pytest.mark.parametrize(("share", "cut"), [(0.99, True), (0.0, False)])
+def test_an_axis_that_does_not_begin_at_zero_says_so(share: float, cut: bool) -> None:
+    tree = synthetic_tree(3, 2, 5, block_length=4, entropy=1.5)
+    run = RunResult("planner", 0.1, Achieved(rate=share * solve(tree, 0.1).rate, cost=0.1))
+    assert ("does not begin at 0" in frontier_figure(tree, {"run": run}).axes[0].get_ylabel()) == cut
 
 
 def test_the_command_draws_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,6 +82,13 @@ def test_the_command_draws_runs(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert lines[0].startswith("low: rate ")
     assert lines[0].endswith("100.00 % of the optimum there")
     assert lines[2] == str(out)
+
+
+def test_the_figure_goes_beside_the_first_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_of(tmp_path / "runs" / "only", synthetic_tree(2, 2, 5, entropy=1.5), 0.1)
+    assert main([str(run)]) == 0
+    assert (tmp_path / "runs" / "frontier.png").read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "runs" / "frontier.png")
 
 
 @pytest.mark.parametrize(
