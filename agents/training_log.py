@@ -7,6 +7,8 @@ from types import TracebackType
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
@@ -57,10 +59,10 @@ class TrainingLog:
         for number, block in enumerate(law.blocks, start=1):
             rows = slice(0, STATES_SHOWN)
             tables = {
-                f"block_{number}/labels": {"P(u|s)": block.p_label[rows]},
+                f"block_{number}/labels": {"labels, P(u|s)": (block.p_label[rows], "label u")},
                 f"block_{number}/candidates": {
-                    "induced P~(x|s)": induced_cover(block)[rows],
-                    "cover P(x|s)": block.cover[rows],
+                    "watermarked, P~(x|s)": (induced_cover(block)[rows], "candidate x"),
+                    "the model's own, P(x|s)": (block.cover[rows], "candidate x"),
                 },
             }
             for name, panels in tables.items():
@@ -77,15 +79,21 @@ class TrainingLog:
             writer.add_summary(summary)
 
 
-def heat_maps(panels: Mapping[str, Any]) -> Figure:
-    """Tables side by side on one colour scale, states downwards."""
-    figure = Figure(figsize=(5 * len(panels), 4), layout="constrained")
+def heat_maps(panels: Mapping[str, tuple[Tensor, str]]) -> Figure:
+    """Tables side by side, states downwards, each with a colour bar of its own and all on one scale.
+
+    Args:
+        panels: by title, the table of probabilities and what its columns are.
+    """
+    figure = Figure(figsize=(5.5 * len(panels), 4.5), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    highest = max(float(table.max()) for table in panels.values())
-    for axis, (title, table) in zip(axes, panels.items(), strict=True):
+    highest = max(float(table.max()) for table, _ in panels.values())
+    for axis, (title, (table, columns)) in zip(axes, panels.items(), strict=True):
         image = axis.imshow(table.cpu().numpy(), aspect="auto", vmin=0, vmax=highest, interpolation="nearest")
-        axis.set(title=title, xlabel=title[title.index("(") + 1], ylabel="s")
-    figure.colorbar(image, ax=list(axes))
+        axis.set(title=title, xlabel=f"{columns} (number)", ylabel="state s (number)")
+        for numbered in (axis.xaxis, axis.yaxis):
+            numbered.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        figure.colorbar(image, ax=axis, label="probability")
     return figure
 
 
