@@ -118,7 +118,7 @@ def test_tokens_are_remembered_for_the_same_text_only(tmp_path: Path) -> None:
     text.write_text("two")
     assert load_or_tokenize([text], tokenizer, cache).tokens.tolist() == [*b"two", 256]
     cache.write_bytes(cache.read_bytes()[:-3])
-    with pytest.raises(ValueError, match="truncated or corrupt"):
+    with pytest.raises(ValueError, match="damaged or cut short"):
         load_or_tokenize([text], tokenizer, cache)
 
 

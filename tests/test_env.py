@@ -248,6 +248,19 @@ def test_drawn_prompts_and_splits(small_tree_file):
         ({"epsilon": float("nan")}, "epsilon"),
         ({"gamma": 0.0}, "gamma"),
         ({"render_mode": "human"}, "ansi"),
+        *(
+            ({"objective": "coded", name: value}, f"^{name}=.*: an integer is needed")
+            for name in ("prompts", "candidates", "labels", "blocks", "message_bits")
+            for value in ("2", 2.0, True, float("nan"), [2])
+        ),
+        *(({name: None}, f"^{name}=None: an integer") for name in ("prompts", "candidates", "labels")),
+        *(
+            ({name: value}, f"^{name}=.*: a finite number is needed")
+            for name in ("epsilon", "gamma")
+            for value in ("0.1", None, True, float("inf"), float("nan"), [0.1])
+        ),
+        *(({"tree": value}, "^tree=.*: a name or a path is needed") for value in (None, 3, ["news"])),
+        *(({name: value}, f"^{name}=.*choose") for name in ("split", "objective") for value in (None, 3, ["all"])),
     ],
 )
 def test_bad_arguments(small_tree_file, arguments, message):
@@ -265,8 +278,36 @@ def test_missing_tree():
 def test_render(small_tree_file):
     made = gym.make(LONG_ID, tree=str(small_tree_file), prompts=1, candidates=4, labels=4, render_mode="ansi")
     made.reset(seed=0)
-    made.step(made.action_space.sample())
-    assert made.render().startswith("block 1: rate ")
+    optimum = made.unwrapped.problem.optimum.rate
+    assert (
+        made.render() == f"so far: rate 0.0000 of at most {optimum:.4f} bits, total variation 0.0000 of at most 0.1000"
+    )
+    rates, costs = zip(*(made.step(made.action_space.sample())[1::3] for _ in range(2)), strict=True)
+    rate, cost = sum(rates), sum(info["cost"] for info in costs)
+    assert made.render().splitlines() == [
+        *(
+            f"block {number + 1}: rate {rates[number]:.4f} bits, total variation {costs[number]['cost']:.4f}"
+            for number in (0, 1)
+        ),
+        f"so far: rate {rate:.4f} of at most {optimum:.4f} bits, total variation {cost:.4f} of at most 0.1000",
+    ]
+
+
+def test_the_coded_objective_is_shown_without_an_optimum(small_tree_file):
+    arguments = {"tree": str(small_tree_file), "prompts": 1, "candidates": 4, "labels": 4, "message_bits": 2}
+    made = gym.make(LONG_ID, objective="coded", render_mode="ansi", **arguments)
+    made.reset(seed=0)
+    assert made.render() == "so far: rate 0.0000 bits, total variation 0.0000 of at most 0.1000"
+    picture = gym.make(LONG_ID, objective="coded", render_mode="rgb_array", **arguments)
+    picture.reset(seed=0)
+    assert picture.render().shape == (360, 640, 3)
+
+
+def test_integers_of_numpy_are_integers(small_tree_file):
+    counts = {"prompts": np.int64(2), "candidates": np.int32(4), "labels": np.int64(4), "blocks": np.int64(1)}
+    made = gym.make(LONG_ID, tree=str(small_tree_file), epsilon=np.float32(0.5), **counts)
+    made.reset(seed=0)
+    assert made.step(made.action_space.sample())[2]
 
 
 def coloured(frame, colour):

@@ -110,7 +110,7 @@ def test_missing_and_damaged_files_are_refused(tmp_path):
         with pytest.raises(ValueError, match="damaged or cut short"):
             load_law(path, TREE)
     path.write_bytes(b"\xff" * 1000)
-    with pytest.raises(ValueError, match="damaged or cut short"):
+    with pytest.raises(ValueError, match="is no covert-watermark law file"):
         load_law(path, TREE)
 
 

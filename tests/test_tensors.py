@@ -27,12 +27,12 @@ def test_missing(tmp_path):
 
 
 def test_other_kind_and_version(apples, tmp_path):
-    with pytest.raises(ValueError, match="not a pears file but 'apples'"):
+    with pytest.raises(ValueError, match="is no pears file but one of 'apples'"):
         read_tensors(apples, FileFormat("pears", 2))
     with pytest.raises(ValueError, match="version 2, this program reads 3"):
         read_tensors(apples, FileFormat("apples", 3))
     save_file({"a": np.ones(2)}, tmp_path / "plain")
-    with pytest.raises(ValueError, match="not a apples file but 'something else'"):
+    with pytest.raises(ValueError, match=r"plain is no apples file$"):
         read_tensors(tmp_path / "plain", APPLES)
 
 
@@ -47,9 +47,17 @@ def test_every_truncation_is_noticed(apples):
 def test_a_folder_or_noise_is_no_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_tensors(tmp_path, APPLES)
-    (tmp_path / "noise").write_bytes(bytes(range(256)) * 3)
-    with pytest.raises(ValueError, match="damaged"):
-        read_tensors(tmp_path / "noise", APPLES)
+    for content in (bytes(range(256)) * 3, b"# A README of an orchard\n", b"[1, 2, 3, 4, 5]", b"PK\x03\x04" * 5):
+        (tmp_path / "other").write_bytes(content)
+        with pytest.raises(ValueError, match=r"other is no apples file$"):
+            read_tensors(tmp_path / "other", APPLES)
+
+
+def test_metadata_of_another_program_is_no_file(tmp_path):
+    for header in ("[]", "3", '"apples"'):
+        save_file({"a": np.ones(2)}, tmp_path / "other", metadata={"covert-watermark": header})
+        with pytest.raises(ValueError, match=r"other is no apples file$"):
+            read_tensors(tmp_path / "other", APPLES)
 
 
 def test_every_flipped_byte_of_the_data_is_noticed(apples):

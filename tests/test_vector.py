@@ -192,6 +192,8 @@ def test_bad_input_names_the_copy(small_tree_file):
     ("arguments", "message"),
     [
         ({"num_envs": 0}, "at least one copy"),
+        *(({"num_envs": value}, "^num_envs=.*: an integer is needed") for value in ("2", 2.0, True, None)),
+        ({"epsilon": "a"}, "^epsilon='a': a finite number is needed"),
         ({"autoreset_mode": "sometimes"}, "NextStep, SameStep, Disabled"),
         ({"render_mode": "ansi"}, "does not render"),
         ({"message_bits": 3}, "the gp objective has none"),

@@ -10,6 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wm_env.arguments import integer, name_or_path, number
 from wm_env.coded import balanced_law
 from wm_env.information import Measures, measure
 from wm_env.law import BlockLaw, JointLaw, advance, induced_cover
@@ -79,8 +80,8 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
     | `split` | `"all"` | `"train"`, `"test"` (every fifth prompt) or `"all"` |
 
     ## Rendering
-    `render_mode="ansi"`: one line of text per finished block. `"rgb_array"`: a picture of 360 x 640 pixels, the rate of
-    every finished block and what has been spent of the budget.
+    `render_mode="ansi"`: one line of text per finished block, and one with the sums, the budget and, for the gp
+    objective, the exact constrained optimum. `"rgb_array"`: a picture of the sums, 360 x 640 pixels.
 
     ## Version history
     * v0: first version.
@@ -105,6 +106,10 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
     ):
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode={render_mode!r}: choose 'ansi', 'rgb_array' or None")
+        tree, epsilon, gamma = name_or_path("tree", tree), number("epsilon", epsilon), number("gamma", gamma)
+        prompts, candidates, labels = map(integer, ("prompts", "candidates", "labels"), (prompts, candidates, labels))
+        blocks = None if blocks is None else integer("blocks", blocks)
+        message_bits = None if message_bits is None else integer("message_bits", message_bits)
         self.render_mode = render_mode
         self.prompts, self.labels, self.candidates = prompts, labels, candidates
         whole = open_tree(tree)
@@ -211,21 +216,28 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         }
 
     def render(self) -> str | NDArray[np.uint8] | None:
-        """One line per finished block, rate and cost, or a picture of the same; None without a render mode."""
+        """One line per finished block and one of sums, or a picture of the sums; None without a render mode."""
         if self.render_mode is None:
             return None
         rates, costs = ([float(getattr(one, name)) for one in self._measured] for name in ("rate", "cost"))
+        gamma, budget = self.problem.gamma, self.problem.epsilon
+        gained, spent = (
+            list(accumulate(gamma**block * value for block, value in enumerate(values, start=1)))
+            for values in (rates, costs)
+        )
+        optimum = None if self.objective.message_set else self.problem.optimum.rate
         if self.render_mode == "rgb_array":
             # Imported only here: stepping the environment does without Matplotlib.
             from wm_env.rendering import draw_frame
 
-            spent = accumulate(self.problem.gamma**number * cost for number, cost in enumerate(costs, start=1))
-            return draw_frame(rates, list(spent), len(self.problem.blocks), self.problem.epsilon)
+            return draw_frame(gained, spent, len(self.problem.blocks), budget, optimum)
         lines = [
             f"block {number}: rate {rate:.4f} bits, total variation {cost:.4f}"
             for number, (rate, cost) in enumerate(zip(rates, costs, strict=True), start=1)
         ]
-        return "\n".join([*lines, f"budget {self.problem.epsilon:.4f}, spent {self._cost_so_far:.4f}"])
+        best = "" if optimum is None else f" of at most {optimum:.4f}"
+        rate = f"rate {gained[-1] if gained else 0.0:.4f}{best} bits"
+        return "\n".join([*lines, f"so far: {rate}, total variation {self._cost_so_far:.4f} of at most {budget:.4f}"])
 
     def draw_problem(self, options: dict[str, Any], rng: np.random.Generator) -> Problem:
         """The problem of an episode with these reset options; prompts are drawn with `rng`. Changes nothing.

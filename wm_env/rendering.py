@@ -8,14 +8,17 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 
-def draw_frame(rates: Sequence[float], spent: Sequence[float], blocks: int, epsilon: float) -> NDArray[np.uint8]:
-    """Rate of every finished block, and what has been spent of the budget after each.
+def draw_frame(
+    gained: Sequence[float], spent: Sequence[float], blocks: int, epsilon: float, optimum: float | None
+) -> NDArray[np.uint8]:
+    """What has been gained and what has been spent after every finished block.
 
     Args:
-        rates: r_b of the finished blocks, in bits.
+        gained: sum of gamma^b r_b up to each of the finished blocks, in bits.
         spent: sum of gamma^b c_b up to each of them.
         blocks: B, blocks of an episode.
-        epsilon: the budget.
+        epsilon: the budget, the right dashed line.
+        optimum: the most that can be gained within the budget, in bits, the left dashed line; None: not known.
 
     Returns:
         shape (360, 640, 3), uint8.
@@ -23,12 +26,17 @@ def draw_frame(rates: Sequence[float], spent: Sequence[float], blocks: int, epsi
     figure = Figure(figsize=(6.4, 3.6), dpi=100, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    finished = range(1, len(rates) + 1)
-    left.bar(finished, rates, color="C0")
-    left.set_ylabel("rate, bits per block")
+    finished = range(1, len(gained) + 1)
+    left.bar(finished, gained, color="C0")
+    left.set_ylabel("rate so far, bits")
+    left.set_ylim(0, 1.25 * max(optimum or 0.0, 1e-3, *gained))
+    if optimum is not None:
+        left.axhline(optimum, color="black", linestyle="--")
+        left.set_title(f"dashed: optimum, {optimum:.4f} bits", fontsize="medium")
     right.bar(finished, spent, color=["C3" if cost > epsilon else "C0" for cost in spent])
     right.axhline(epsilon, color="black", linestyle="--")
-    right.set_ylabel("total variation spent (dashed: budget)")
+    right.set_ylabel("total variation so far")
+    right.set_title(f"dashed: budget, {epsilon:.4g}", fontsize="medium")
     right.set_ylim(0, 1.25 * max(epsilon, 1e-3, *spent))
     for axes in (left, right):
         axes.set_xlim(0.25, blocks + 0.75)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from wm_env.files import fingerprint
+from wm_env.files import fingerprint, first_line
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -52,10 +52,9 @@ def read_tensors(path: Path, file_format: FileFormat) -> tuple[Arrays, Any]:
     try:
         with safe_open(path, framework="numpy") as file:
             header = json.loads((file.metadata() or {}).get(_HEADER, "{}"))
-            if header.get("kind") != file_format.kind:
-                raise ValueError(
-                    f"{path} is not a {file_format.kind} file but {header.get('kind', 'something else')!r}"
-                )
+            kind = header.get("kind") if isinstance(header, dict) else None
+            if kind != file_format.kind:
+                raise ValueError(f"{path} is no {file_format.kind} file{f' but one of {kind!r}' if kind else ''}")
             if header["version"] != file_format.version:
                 raise ValueError(
                     f"{path} has format version {header['version']}, this program reads {file_format.version}: "
@@ -63,9 +62,21 @@ def read_tensors(path: Path, file_format: FileFormat) -> tuple[Arrays, Any]:
                 )
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
     except (SafetensorError, KeyError, json.JSONDecodeError, OSError) as error:
-        raise ValueError(f"{path} is damaged or cut short ({error}): make it again or copy it again") from None
+        raise unreadable(path, file_format.kind, error) from None
     if fingerprint(arrays, {"meta": header.get("meta")}) != header.get("fingerprint"):
         raise ValueError(
             f"{path} was changed after it was written (fingerprint differs): make it again or copy it again"
         )
     return arrays, header["meta"]
+
+
+def unreadable(path: Path, kind: str, error: Exception) -> ValueError:
+    """What to raise for a file of `kind` that safetensors refused with `error`: it is something else, or damaged.
+
+    A safetensors file begins with the length of its JSON header in eight bytes; then comes the brace of the header.
+    """
+    with path.open("rb") as file:
+        start = file.read(9)
+    if len(start) == 9 and not start.endswith(b"{"):
+        return ValueError(f"{path} is no {kind} file")
+    return ValueError(f"{path} is damaged or cut short ({first_line(error)}): make it again or copy it again")

@@ -13,6 +13,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wm_env.arguments import integer
 from wm_env.credit import COST, PARENT, RATE, parents
 from wm_env.env import CovertWatermarkEnv, Observation, repair_action, repair_laws
 from wm_env.information import Measures, measure, measure_by_state
@@ -49,6 +50,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
     """
 
     def __init__(self, num_envs: int = 1, autoreset_mode: str = "NextStep", **arguments: Any):
+        num_envs = integer("num_envs", num_envs)
         if num_envs < 1:
             raise ValueError(f"num_envs={num_envs}: at least one copy is needed")
         if arguments.get("render_mode") is not None:

@@ -14,6 +14,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from wm_env.files import write_atomically, write_json
 from wm_env.lm.network import LLaDAConfig, tensor_names
+from wm_env.tensors import unreadable
 
 FORMAT = 1
 
@@ -90,7 +91,7 @@ def load_checkpoint(
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     except SafetensorError as error:
-        raise ValueError(f"{path} is truncated or corrupt: {error}") from None
+        raise unreadable(path, "checkpoint", error) from None
     if metadata.get("format") != str(FORMAT):
         raise ValueError(f"{path} is no checkpoint of format {FORMAT}")
     stored = json.loads(metadata["settings"])

@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from wm_env.files import write_atomically
+from wm_env.tensors import unreadable
 
 START, END, MASK = "<|startoftext|>", "<|endoftext|>", "<|mdm_mask|>"
 
@@ -221,7 +222,7 @@ def load_or_tokenize(texts: Sequence[Path], tokenizer: PreTrainedTokenizerFast, 
                 if file.metadata() == {"source": source}:
                     return TokenStream(*(file.get_tensor(name) for name in TokenStream.__dataclass_fields__))
         except SafetensorError as error:
-            raise ValueError(f"{cache} is truncated or corrupt ({error}); delete it and start again") from None
+            raise unreadable(cache, "token cache", error) from None
     stream = tokenize(texts, tokenizer)
     write_atomically(cache, lambda path: save_file(vars(stream), path, {"source": source}))
     return stream

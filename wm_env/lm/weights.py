@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from wm_env.files import first_line, read_json
+from wm_env.tensors import unreadable
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
@@ -39,7 +40,7 @@ def stored_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
     Raises:
         OSError: a file is missing.
-        ValueError: a file is truncated or corrupt, or the index is none.
+        ValueError: a file is damaged or none of safetensors, or the index is none.
     """
     index = folder / "model.safetensors.index.json"
     if index.is_file():
@@ -58,7 +59,7 @@ def stored_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
                 for name in shard.keys():  # noqa: SIM118 - safe_open is no mapping
                     yield name, shard.get_tensor(name)
         except SafetensorError as error:
-            raise ValueError(f"{path} is truncated or corrupt: {first_line(error)}") from None
+            raise unreadable(path, "safetensors", error) from None
 
 
 def tensor_digest(tensor: Tensor) -> str:
