@@ -12,7 +12,7 @@ from wm_env.lm.llada import MaskedLM
 from wm_env.lm.partial import Context
 
 TOKENS_IN_A_PASS = 10_000
-"""Matrix products of so many rows run at full speed on an H100; more only adds filler, and work for one GPU where others wait."""
+"""Matrix products of so many rows run at full speed on an H100; more only adds filler, and keeps other GPUs waiting."""
 CPU_ROWS = 8
 """Canvases in a pass on a CPU: more do not fit its caches."""
 SHARE_OF_MEMORY = 0.8
