@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import math
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -20,10 +21,11 @@ from tiny_lm import brute_force, write_lm
 from polar.codec import code_channel
 from polar.live.measures import exact_auc, mean_interval, measure
 from polar.live.reading import decoding_tables, log2_law, read_run_text, tree_readings
+from polar.live.report import marked_sample, save_transmissions
 from polar.live.rounds import play
 from polar.live.run import evaluate_live, play_until_interrupted
 from polar.live.session import LiveRequest, Session, open_session
-from polar.live.texts import KeyedPools, Writer, cover_paths, keyed_text, run_paths, tempered
+from polar.live.texts import Continuation, KeyedPools, Writer, cover_paths, keyed_text, run_paths, tempered
 from polar.run_evaluation import load_run
 from wm_env.law import save_law
 from wm_env.lm.candidates import PoolSettings
@@ -248,7 +250,31 @@ def test_the_command_writes_figures_texts_and_samples(folder, run, tmp_path, cap
     events = EventAccumulator(str(run))
     events.Reload()
     shown = events.Tensors("live/keyed/text_summary")[0].tensor_proto.string_val[0].decode()
-    assert f"⟦{sent['blocks'][0]}⟧{sent['sent'][0]}".replace("\n", "⏎") in shown
+    marked = f"⟦{sent['blocks'][0]}⟧{sent['sent'][0]}".replace("\n", "⏎")
+    assert marked in shown
+    printed_texts = printed.partition("A text of each kind")[2].splitlines()[1:5]
+    assert [line.split()[0] for line in printed_texts] == ["run", "keyed", "model", "cover"]
+    assert marked in printed_texts[1]
+    for line, kind in zip(printed_texts, ("run", "keyed", "model", "cover"), strict=True):
+        blocks = next(line for line in lines if line["texts"] == kind)["blocks"]
+        assert re.sub(r"⟧[01]*", "", line.partition("⟦")[2]).replace("⏎", "\n") == "⟦".join(blocks)
+
+
+def test_the_surprise_of_a_text_has_a_name_of_its_own(session, tmp_path):
+    """The name "bits" alone could be that of the message."""
+    rounds = [next(play(session))]
+    save_transmissions(session, rounds, tmp_path / "texts.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "texts.jsonl").read_text().splitlines()]
+    assert not {"bits", "bits_at_temperature_1"} & set(lines[0])
+    for line in lines:
+        text = getattr(rounds[0], line["texts"])
+        assert line["surprise_bits"] == text.bits
+        assert line["surprise_bits_at_temperature_1"] == text.natural_bits
+
+
+def test_a_sample_is_one_printable_line(session):
+    text = Continuation("model", 0, (b"a\nb", b"\x1b[2J\tc"), 1.0, 1.0)
+    assert marked_sample(session, text).endswith(r"⟦a⏎b⟧⟦\x1b[2J\tc⟧")
 
 
 def test_the_exact_evaluation_and_the_live_one_meet_in_results_json(folder, run, tmp_path):

@@ -86,7 +86,9 @@ def detection_table(live: Live) -> str:
 
 
 def save_transmissions(session: Session, rounds: Sequence[Round], path: Path) -> None:
-    """One line of JSON per text: its prompt, its blocks, what was sent and what was read; whole or not at all."""
+    """One line of JSON per text: its prompt, its blocks, its surprise -log2 p under the model at the tree's temperature
+    and at 1, what was sent and what was read; whole or not at all.
+    """
     lines = [
         json.dumps(_transmission(session, number, played, kind), ensure_ascii=False)
         for number, played in enumerate(rounds)
@@ -101,15 +103,28 @@ def save_samples(session: Session, rounds: Sequence[Round], folder: Path, count:
         for kind in KINDS:
             texts = [marked_sample(session, getattr(played, kind)) for played in rounds[:count]]
             # Indented lines are shown as they are, whatever characters a model writes.
-            body = "\n\n".join("    " + text.replace("\n", "⏎") for text in texts)
+            body = "\n\n".join(f"    {text}" for text in texts)
             writer.add_text(f"live/{kind}", body, 0)
 
 
+def first_samples(session: Session, played: Round) -> str:
+    """A marked text of every kind, one a line."""
+    return "\n".join(f"{kind:5}  {marked_sample(session, getattr(played, kind))}" for kind in KINDS)
+
+
 def marked_sample(session: Session, text: Continuation) -> str:
-    """The end of the prompt, then every block in brackets, with its bits where it carries some."""
+    """The end of the prompt, then every block in brackets, with its bits where it carries some; one printable line."""
     words = _words(text.message, text.message_bits) or [""] * len(text.blocks)
     blocks = [f"⟦{block.decode()}⟧{word}" for block, word in zip(text.blocks, words, strict=True)]
-    return f"…{session.tree.prompts[text.prompt][-_TAIL:]} {''.join(blocks)}"
+    line = f"…{session.tree.prompts[text.prompt][-_TAIL:]} {''.join(blocks)}"
+    return "".join(map(_printable, line))
+
+
+def _printable(character: str) -> str:
+    """The character, or how Python escapes it: a terminal obeys control characters."""
+    if character == "\n":
+        return "⏎"
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 def _transmission(session: Session, number: int, played: Round, kind: Kind) -> dict[str, Any]:
@@ -119,8 +134,8 @@ def _transmission(session: Session, number: int, played: Round, kind: Kind) -> d
         "texts": kind,
         "prompt": session.tree.prompts[text.prompt],
         "blocks": [block.decode() for block in text.blocks],
-        "bits": text.bits,
-        "bits_at_temperature_1": text.natural_bits,
+        "surprise_bits": text.bits,
+        "surprise_bits_at_temperature_1": text.natural_bits,
     }
     received = {"run": played.run_received, "keyed": played.keyed_received}.get(kind)
     if received is not None:

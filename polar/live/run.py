@@ -12,6 +12,7 @@ from polar.live.measures import measure
 from polar.live.report import (
     detection_table,
     error_table,
+    first_samples,
     legend,
     likelihood_table,
     results,
@@ -29,8 +30,8 @@ SECONDS_BETWEEN_LINES = 10.0
 def evaluate_live(run: Path, out: Path, request: LiveRequest) -> bool:
     """Evaluate the law of a run folder with its model.
 
-    Prints tables; writes live.json to `out`, and transmissions.jsonl and TensorBoard texts to `run`. Ctrl-C ends the
-    texts, and the figures are of those that are finished.
+    Prints tables and a text of each kind; writes live.json to `out`, and transmissions.jsonl and TensorBoard texts to
+    `run`. Ctrl-C ends the texts, and the figures are of those that are finished.
 
     Returns:
         Whether all texts were finished.
@@ -53,6 +54,9 @@ def evaluate_live(run: Path, out: Path, request: LiveRequest) -> bool:
     save_transmissions(session, rounds, run / "transmissions.jsonl")
     save_samples(session, rounds, run)
     print(f"\n{legend(session)}")
+    print(
+        f"\nA text of each kind, its blocks in brackets with the bits they carry\n{first_samples(session, rounds[0])}"
+    )
     print(f"\nMessages read from the bytes of {len(rounds)} texts of each kind\n{error_table(live)}")
     print(f"\nLikelihood under the untruncated model, chain rule\n{likelihood_table(live)}")
     print(f"\nObservers without the key, one text at a time, prompt known\n{detection_table(live)}")
