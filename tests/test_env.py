@@ -212,6 +212,25 @@ def test_order_of_calls(env):
         raw.step(env.action_space.sample())
 
 
+def test_a_call_that_raises_changes_nothing(env):
+    env.reset(seed=3, options={"prompts": 2})
+    action = env.action_space.sample()
+    env.step(action)
+    inner = env.unwrapped
+    before = inner.problem, inner.laws, inner._cost_so_far, str(inner.np_random.bit_generator.state)
+    spoiled = action.copy()
+    spoiled[0, 0, 1] = np.nan
+    for call in (
+        lambda: env.reset(seed=4, options={"prompts": 99}),
+        lambda: env.reset(seed=-1, options={"prompts": 1}),
+        lambda: env.step(spoiled),
+    ):
+        with pytest.raises((ValueError, gym.error.Error)):
+            call()
+        after = inner.problem, inner.laws, inner._cost_so_far, str(inner.np_random.bit_generator.state)
+        assert after == before
+
+
 def test_drawn_prompts_and_splits(small_tree_file):
     made = gym.make(LONG_ID, tree=str(small_tree_file), prompts=3, candidates=4, labels=4, split="train").unwrapped
     made.reset(seed=0)

@@ -188,6 +188,44 @@ def test_bad_input_names_the_copy(small_tree_file):
         batched.reset(options={"prompt": 1})
 
 
+def state_of(batched):
+    """All that the numbers of later steps depend on."""
+    env = batched.unwrapped
+    return [
+        env._state_probs.numpy().copy(),
+        env._number.copy(),
+        env._cost_so_far.copy(),
+        np.array([problem.tree.fingerprint for problem in env.problems]),
+        np.array([repr(options) for options in env._options]),
+        np.array([str(rng.bit_generator.state) for rng in env._rngs]),
+    ]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_call_that_raises_changes_nothing(uneven_file, mode):
+    batched, _ = pair(uneven_file, 3, mode, prompts=3, labels=4, candidates=3)
+    batched.reset(seed=5, options={"prompts": 2})
+    batched.action_space.seed(1)
+    batched.step(batched.action_space.sample())
+    # From here on copy 0 stands at an earlier block than the others.
+    batched.reset(options={"reset_mask": np.array([True, False, False])})
+    spoiled = batched.action_space.sample()
+    spoiled[2] = np.nan
+    before = state_of(batched)
+    for call in (
+        lambda: batched.step(spoiled),
+        lambda: batched.reset(options={"prompts": 99}),
+        lambda: batched.reset(options={"prompt": 1}),
+        lambda: batched.reset(seed=[1, 2, -1]),
+        lambda: batched.reset(seed=7, options={"prompts": 0}),
+        lambda: batched.reset(seed=7, options={"reset_mask": np.zeros(3, dtype=bool)}),
+    ):
+        with pytest.raises((ValueError, gym.error.Error)):
+            call()
+        for one, other in zip(before, state_of(batched), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -143,6 +143,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         Raises:
             ValueError: an unknown option, or a number of prompts outside 1..`prompts`.
         """
+        self.check_options(options or {})
         super().reset(seed=seed)
         self.problem = self.draw_problem(options or {}, self.np_random)
         self.laws, self._measured = (), ()
@@ -239,8 +240,8 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         rate = f"rate {gained[-1] if gained else 0.0:.4f}{best} bits"
         return "\n".join([*lines, f"so far: {rate}, total variation {self._cost_so_far:.4f} of at most {budget:.4f}"])
 
-    def draw_problem(self, options: dict[str, Any], rng: np.random.Generator) -> Problem:
-        """The problem of an episode with these reset options; prompts are drawn with `rng`. Changes nothing.
+    def check_options(self, options: dict[str, Any]) -> None:
+        """Check reset options before anything changes.
 
         Raises:
             ValueError: an unknown option, or a number of prompts outside 1..`prompts`.
@@ -248,12 +249,15 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         unknown = set(options) - {"prompts"}
         if unknown:
             raise ValueError(f"unknown reset options {sorted(unknown)}: only 'prompts' is known")
-        if "prompts" not in options:
-            return self._first
-        count = options["prompts"]
+        count = options.get("prompts", 1)
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= self.prompts:
             raise ValueError(f"options['prompts']={count!r}: an integer from 1 to {self.prompts} is needed")
-        rows = rng.choice(len(self._pool.prior), size=int(count), replace=False)
+
+    def draw_problem(self, options: dict[str, Any], rng: np.random.Generator) -> Problem:
+        """The problem of an episode with reset options that `check_options` accepts; prompts are drawn with `rng`."""
+        if "prompts" not in options:
+            return self._first
+        rows = rng.choice(len(self._pool.prior), size=int(options["prompts"]), replace=False)
         return Problem(subset(self._pool, rows.tolist()), self._first.epsilon, self._first.gamma)
 
     def _observation(self) -> Observation:

@@ -93,10 +93,16 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         seeds = [seed + copy for copy in range(self.num_envs)] if isinstance(seed, int) else seed
         if seeds is not None and len(seeds) != self.num_envs:
             raise ValueError(f"{len(seeds)} seeds for {self.num_envs} copies: pass one number or one seed for each")
+        self.single.check_options(options)
+        wanted: Sequence[int | None] = [None] * self.num_envs if seeds is None else seeds
+        # All seeds are tried before a copy changes.
+        fresh = {
+            copy: seeding.np_random(wanted[copy])[0]
+            for copy in chosen
+            if wanted[copy] is not None or self._number[copy] < 0
+        }
         for copy in chosen:
-            wanted = None if seeds is None else seeds[copy]
-            if wanted is not None or self._number[copy] < 0:
-                self._rngs[copy] = seeding.np_random(wanted)[0]
+            self._rngs[copy] = fresh.get(copy, self._rngs[copy])
             self._options[copy] = options
         infos: Infos = {}
         self._begin(chosen, infos)
@@ -117,11 +123,10 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
             raise gym.error.ResetNeeded("an episode has ended or never begun: call reset() first")
         infos: Infos = {}
         rewards = np.zeros(self.num_envs)
-        standing = self._number.copy()
-        self._played = [
-            self._play(int(number), np.flatnonzero(standing == number), actions)
-            for number in np.unique(standing[~ended])
-        ]
+        groups = [np.flatnonzero(self._number == number) for number in np.unique(self._number[~ended])]
+        # All actions are checked before a copy moves.
+        moves = [self._move(copies, actions) for copies in groups]
+        self._played = [self._play(move) for move in moves]
         for play in self._played:
             rewards[play.copies] = play.measured.rate.numpy()
             self._record(play, infos)
@@ -147,14 +152,19 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
             found[PARENT][play.copies] = parents(play.child, shape[1]).T.numpy()
         return found
 
-    def _play(self, number: int, copies: Copies, actions: NDArray[Any]) -> "_Play":
-        """Play block `number` of some copies, all of which stand there."""
+    def _move(self, copies: Copies, actions: NDArray[Any]) -> "_Move":
+        """The laws that some copies, all at one block, want to play there; nothing changes."""
+        number = int(self._number[copies[0]])
         everyone = len(copies) == self.num_envs
         stacked = self._stacked[number] if everyone else self._stacked[number].of(copies)
-        block, states = stacked.tensors, len(stacked.tensors.cover)
         p_label, p_candidate = self._repair(actions if everyone else actions[copies], copies, stacked)
-        state_probs = self._state_probs[:states, torch.from_numpy(copies)]
-        law = self.single.objective(BlockLaw(state_probs, block.cover, block.symbol, p_label, p_candidate))
+        return _Move(number, copies, stacked.tensors, p_label, p_candidate)
+
+    def _play(self, move: "_Move") -> "_Play":
+        """Play one block of some copies."""
+        number, copies, block = move.number, move.copies, move.block
+        state_probs = self._state_probs[: len(block.cover), torch.from_numpy(copies)]
+        law = self.single.objective(BlockLaw(state_probs, block.cover, block.symbol, move.p_label, move.p_candidate))
         if number + 1 < len(self._stacked):
             following = advance(state_probs, induced_cover(law), block.child, self._shape[0])
             self._state_probs[:, torch.from_numpy(copies)] = following
@@ -278,6 +288,17 @@ class _Stacked:
         values = [getattr(self.tensors, field.name) for field in fields(BlockTensors)]
         tensors = BlockTensors(*(value if value.shape[2] == 1 else value[..., columns] for value in values))
         return _Stacked(tensors, None if self.padding is None else self.padding[:, columns], self.shown[copies])
+
+
+@dataclass(frozen=True)
+class _Move:
+    """What some copies, all at block `number`, are about to play."""
+
+    number: int
+    copies: Copies
+    block: BlockTensors
+    p_label: Tensor
+    p_candidate: Tensor
 
 
 @dataclass(frozen=True)
