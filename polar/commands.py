@@ -16,7 +16,7 @@ from polar.framing import BitString, Message, overhead_bits, payload_bits
 from polar.options import Decode, Embed, Model
 from polar.progress import progress
 from polar.records import load_text_law, save_text_law
-from polar.secrets import Key, NonceLedger, open_ledger
+from polar.secrets import Key, NonceLedger, ledger_beside, open_ledger
 from polar.settings import Settings
 from wm_env.lm.cost import estimate, measure_speed
 from wm_env.lm.llada import load_lm, load_tokenizer
@@ -34,7 +34,7 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
         RuntimeError: no text could be written.
     """
     channel = _open(options.model, prompt, options.settings)
-    with open_ledger(options.ledger or options.key.with_name(options.key.name + ".nonces")) as ledger:
+    with open_ledger(options.ledger or ledger_beside(options.key)) as ledger:
         nonces = _nonces_to_try(options, ledger)
         if options.settings.scheme == "block":
             _tell(_block_estimate(channel, message))

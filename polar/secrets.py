@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.hmac import HMAC
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from polar.framing import CHECK_BITS
-from wm_env.files import write_json
+from wm_env.files import check_output, link_target, write_json
 
 KEY_BYTES = 32
 NONCE_LIMIT = 1 << 64
@@ -180,20 +180,33 @@ class NonceLedger:
 def open_ledger(path: Path) -> Iterator[NonceLedger]:
     """The ledger at `path`, for this process alone: others with the same ledger wait.
 
-    A nonce counts as used once it is recorded, so an embedding that fails or is interrupted uses up none.
+    A nonce counts as used once it is recorded, so an embedding that fails or is interrupted uses up none. Links are
+    followed first: one file has one lock and one content, whatever it is called.
 
     Raises:
         OSError: the file or its lock cannot be read or written.
         ValueError: the file is not a ledger.
     """
-    with path.with_name(path.name + ".lock").open("w") as lock:
+    target = link_target(path)
+    check_output(target, "name another --ledger, and keep to it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_name(target.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield NonceLedger(path, _read_ledger(path))
+        yield NonceLedger(target, _read_ledger(target))
+
+
+def ledger_beside(key_file: Path) -> Path:
+    """The ledger of the key in `key_file`, next to the file itself and not to a link to it."""
+    target = link_target(key_file)
+    return target.with_name(target.name + ".nonces")
 
 
 def _read_ledger(path: Path) -> set[int]:
     if not path.exists():
         return set()
+    if path.stat().st_nlink > 1:
+        # Writing makes a new file under one name, and the others would keep the old one.
+        raise ValueError(f"{path} has several names (hard links), and nonces would be noted in one: remove the others")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["kind"] != _LEDGER_KIND:

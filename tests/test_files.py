@@ -3,11 +3,20 @@ import json
 import math
 import os
 import stat
+import tempfile
 
 import numpy as np
 import pytest
 
-from wm_env.files import check_seed, check_writable, fingerprint, write_atomically, write_json, write_text
+from wm_env.files import (
+    check_output,
+    check_seed,
+    check_writable,
+    fingerprint,
+    write_atomically,
+    write_json,
+    write_text,
+)
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -30,6 +39,35 @@ def test_written_files_are_ordinary(tmp_path):
     write_text(tmp_path / "file.txt", "grüße\n")
     assert (tmp_path / "file.txt").read_bytes() == "grüße\n".encode()
     assert stat.S_IMODE((tmp_path / "file.txt").stat().st_mode) == stat.S_IMODE(ordinary.stat().st_mode)
+
+
+def test_links_stay_links(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "real").write_text("old")
+    (tmp_path / "link").symlink_to("data/real")
+    (tmp_path / "dangling").symlink_to("data/new")
+    for name, target in (("link", "real"), ("dangling", "new")):
+        write_text(tmp_path / name, "written")
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / "data" / target).read_text() == "written"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["dangling", "data", "link", "new", "real"]
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("folder", "pipe", "link"):
+        with pytest.raises(OSError, match=f"{name} is no file that can be written: give another name"):
+            write_text(tmp_path / name, "x")
+        with pytest.raises(OSError, match=f"{name} is no file that can be written: name another"):
+            check_output(tmp_path / name, "name another")
+    assert len(list(tmp_path.iterdir())) == 3
+    (tmp_path / "file").touch()
+    check_output(tmp_path / "file", "name another")
+    check_output(tmp_path / "new" / "file", "name another")
+    with pytest.raises(OSError, match="file cannot be written: name another"):
+        check_output(tmp_path / "file" / "in", "name another")
 
 
 def test_json_has_no_nan(tmp_path):
@@ -65,8 +103,14 @@ def test_seeds_that_no_generator_takes(seed):
 
 def test_writable_is_asked_of_the_nearest_folder_that_exists(tmp_path, monkeypatch):
     check_writable(tmp_path / "a" / "b", "choose another --run")
+    assert not list(tmp_path.iterdir())
     asked = []
-    monkeypatch.setattr(os, "access", lambda path, mode: asked.append(path) or False)
+
+    def refuse(dir):
+        asked.append(dir)
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
     with pytest.raises(PermissionError, match="choose another --run"):
         check_writable(tmp_path / "a" / "b", "choose another --run")
     assert asked == [tmp_path]

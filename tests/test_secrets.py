@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from polar.secrets import Key, KeyStream, MessageKeys, load_key, new_key, open_ledger, save_key
+from polar.secrets import Key, KeyStream, MessageKeys, ledger_beside, load_key, new_key, open_ledger, save_key
 
 
 def test_key_file_round_trip_and_mode(tmp_path):
@@ -119,6 +119,33 @@ def test_a_ledger_is_for_one_at_a_time(tmp_path):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with (tmp_path / "nonces.lock").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_one_ledger_under_several_names(tmp_path):
+    (tmp_path / "away").mkdir()
+    real, link = tmp_path / "away" / "nonces", tmp_path / "link"
+    link.symlink_to("away/nonces")
+    # The link dangles at first.
+    for expected, path in enumerate((link, real, link, link, real)):
+        with open_ledger(path) as ledger:
+            assert ledger.first_free() == expected
+            ledger.record(expected)
+            with (real.with_name("nonces.lock")).open("w") as other, pytest.raises(BlockingIOError):
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert link.is_symlink()
+    (tmp_path / "hard").hardlink_to(real)
+    with pytest.raises(ValueError, match="several names"), open_ledger(link):
+        pass
+
+
+def test_the_ledger_is_beside_the_key_and_not_beside_a_link(tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "a.key").touch()
+    (tmp_path / "d" / "k.key").symlink_to("../a.key")
+    beside = ledger_beside(tmp_path / "d" / "k.key")
+    assert beside == ledger_beside(tmp_path / "a.key")
+    assert beside.name == "a.key.nonces"
+    assert beside.parent.samefile(tmp_path)
 
 
 @pytest.mark.parametrize(

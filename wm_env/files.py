@@ -15,13 +15,17 @@ from numpy.typing import NDArray
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` on a temporary neighbour of `path`, then rename it onto `path`.
 
-    A reader sees the old file or the new one, never a part. Missing parent folders are made.
+    A reader sees the old file or the new one, never a part. Missing parent folders are made. Where `path` is a link,
+    the file that it names is written, and the link stays one.
 
     Raises:
-        OSError: the folder cannot be written; nothing is left behind.
+        OSError: the folder cannot be written, or a folder or device has this name; nothing is left behind.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    target = link_target(path)
+    if target.exists() and not target.is_file():
+        raise FileExistsError(f"{path} is no file that can be written: give another name")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     os.close(handle)
     temporary = Path(name)
     try:
@@ -30,9 +34,30 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         mask = os.umask(0)
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)
-        temporary.replace(path)
+        temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def link_target(path: Path) -> Path:
+    """The absolute path of the file that `path` names once all links are followed, whether there is one or not."""
+    return Path(os.path.realpath(path))
+
+
+def check_output(path: Path, advice: str) -> None:
+    """Check that `write_atomically` can write `path`, before the work that its content takes.
+
+    Args:
+        path: what is to be written later.
+        advice: what to do instead, the end of the error.
+
+    Raises:
+        OSError: it cannot.
+    """
+    target = link_target(path)
+    if target.exists() and not target.is_file():
+        raise FileExistsError(f"{path} is no file that can be written: {advice}")
+    check_writable(target.parent, advice)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -81,8 +106,11 @@ def check_writable(folder: Path, advice: str) -> None:
         PermissionError: they cannot, or a file is in the way.
     """
     existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise PermissionError(f"{existing} cannot be written: {advice}")
+    try:
+        # Permissions do not tell all: file systems may be read-only, or not for files.
+        tempfile.TemporaryFile(dir=existing).close()
+    except OSError:
+        raise PermissionError(f"{existing} cannot be written: {advice}") from None
 
 
 def check_seed(seed: int) -> None:
