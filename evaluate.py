@@ -12,7 +12,10 @@ from wm_env.startup import INTERRUPTED, quitting_on_interrupt
 with quitting_on_interrupt(__name__):
     import tyro
 
+    from wm_env.help import paragraph_help
 
+
+@paragraph_help
 @dataclass(frozen=True)
 class Options:
     """Evaluate the law of a run: bit errors, block errors and total variation, exact and measured.

@@ -20,8 +20,10 @@ with quitting_on_interrupt(__name__):
     import tyro
 
     from agents.settings import PRESETS, RunSettings
+    from wm_env.help import paragraph_help
 
 
+@paragraph_help
 @dataclass(frozen=True)
 class Options:
     """Options of train.py."""

@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from wm_env.help import paragraph_help
 
+
+@paragraph_help
 @dataclass(frozen=True)
 class PolicySettings:
     """Size and start of the softmax policy."""
@@ -24,6 +27,7 @@ class PolicySettings:
     """Standard deviation that each further bit of V adds."""
 
 
+@paragraph_help
 @dataclass(frozen=True)
 class LearnerSettings:
     """The constants of Algorithm 1."""
@@ -46,6 +50,7 @@ class LearnerSettings:
     """Size and start of the policy."""
 
 
+@paragraph_help
 @dataclass(frozen=True)
 class PPOSettings:
     """The constants of constrained PPO that matter; the others are the defaults of `PPOLagrangian`."""
@@ -62,6 +67,7 @@ class PPOSettings:
     """Rollouts between two exact evaluations, each with a row of metrics and a checkpoint."""
 
 
+@paragraph_help
 @dataclass(frozen=True)
 class RunSettings:
     """All that a run depends on: the same settings give the same law on the same machine."""

@@ -9,8 +9,10 @@ import tyro
 
 from polar.framing import Message, parse_bits
 from polar.settings import Limits, Settings
+from wm_env.help import paragraph_help
 
 
+@paragraph_help
 @dataclass(frozen=True)
 class Model:
     """The language model, and what it continues. Sender and receiver must use the same."""
@@ -44,6 +46,7 @@ class Model:
             raise ValueError(f"{self.prompt_file} is not UTF-8 text") from None
 
 
+@paragraph_help
 @dataclass(frozen=True)
 class Keygen:
     """Write a new key to a file that only you can read. It never overwrites one."""
@@ -52,6 +55,7 @@ class Keygen:
     """The key file."""
 
 
+@paragraph_help
 @dataclass(frozen=True)
 class Embed:
     """Write a text that carries a message."""
@@ -98,6 +102,7 @@ class Embed:
         return read_input(self.message_file) if self.message_file is not None else (self.message or "").encode()
 
 
+@paragraph_help
 @dataclass(frozen=True)
 class Decode:
     """Find the message in a text."""

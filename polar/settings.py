@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from wm_env.help import paragraph_help
 from wm_env.lm.pool_settings import PoolSettings
 
 Ending = Literal["sentence", "none"]
@@ -15,6 +16,7 @@ MOST_PARITY = 128
 """Parity bytes: half of the longest codeword."""
 
 
+@paragraph_help
 @dataclass(frozen=True)
 class Settings:
     """What both ends must agree on, besides key, model and prompt."""
@@ -86,6 +88,7 @@ class Settings:
         )
 
 
+@paragraph_help
 @dataclass(frozen=True)
 class Limits:
     """How far the sender goes."""

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Literal
 
 from wm_env.files import check_seed
+from wm_env.help import paragraph_help
 from wm_env.lm.pool_settings import PoolSettings
 
 PAPER_PROMPTS = 50
 """Prompts of the paper's trees: 1,050 states with 20 candidates in two blocks."""
 
 
+@paragraph_help
 @dataclass(frozen=True)
 class BuildOptions:
     """Turn a language model and prompts into a state tree."""
