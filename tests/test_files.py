@@ -12,7 +12,10 @@ from wm_env.files import (
     check_output,
     check_seed,
     check_writable,
+    encoded,
     fingerprint,
+    read_json,
+    read_text,
     write_atomically,
     write_json,
     write_text,
@@ -76,6 +79,33 @@ def test_json_has_no_nan(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         write_json(tmp_path / "bad.json", {"x": math.nan})
     assert not (tmp_path / "bad.json").exists()
+
+
+def test_json_files_that_are_refused(tmp_path):
+    path = tmp_path / "a.json"
+    for content, says in (
+        (b"[" * 100_000, "is not JSON: nested too deeply"),
+        (b"\xff", "is not JSON"),
+        (b"[]", r"is \[\], an object is needed"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=f"a.json {says}"):
+            read_json(path)
+    with pytest.raises(FileNotFoundError, match=r"b.json: no such file"):
+        read_json(tmp_path / "b.json")
+    with pytest.raises(IsADirectoryError, match="is a folder: name a file"):
+        read_json(tmp_path)
+
+
+def test_texts_that_are_no_text(tmp_path):
+    (tmp_path / "a").write_bytes("ü\r\n".encode())
+    assert read_text(tmp_path / "a") == "ü\r\n"
+    (tmp_path / "a").write_bytes(b"ab\xff")
+    with pytest.raises(ValueError, match=r"is not UTF-8 text .* at byte 2"):
+        read_text(tmp_path / "a")
+    assert encoded("ü", "the prompt") == "ü".encode()
+    with pytest.raises(ValueError, match=r"the prompt is not UTF-8 text \(character 2\)"):
+        encoded("a" + os.fsdecode(b"\xff"), "the prompt")
 
 
 def test_fingerprint_names_content():

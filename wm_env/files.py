@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wm_env.json_values import parse_json, read_as
+
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` on a temporary neighbour of `path`, then rename it onto `path`.
@@ -74,20 +76,55 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def read_file(path: Path) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        OSError: there is none, it is a folder, or it cannot be read; one line that says which.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise IsADirectoryError(f"{path} is a folder: name a file") from None
+    except OSError as error:
+        raise type(error)(f"{path} cannot be read: {error.strerror}") from None
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file, as it is.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not UTF-8.
+    """
+    try:
+        return read_file(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
-        OSError: there is no such file.
+        OSError: it cannot be read.
         ValueError: it is not JSON, or no object.
     """
+    return read_as(dict[str, Any], parse_json(read_file(path), path), path)
+
+
+def encoded(text: str, name: str) -> bytes:
+    """`text` as UTF-8. What a command line could not decode ends up in it as halves of surrogate pairs.
+
+    Raises:
+        ValueError: it holds such a half; `name` says what the text is.
+    """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {first_line(error)}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} holds {type(value).__name__}, not an object")
-    return value
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} is not UTF-8 text (character {error.start + 1}): give it in a UTF-8 file") from None
 
 
 def first_line(error: Exception) -> str:
