@@ -123,8 +123,9 @@ def decode_parallel(
     strings = token_bytes(tokenizer)
     readable = [form.decode("utf-8") for form in text_forms(text, prompt) if is_text(form)]
     forms = [parallel.tokenise(tokenizer, form) for form in readable]
-    attempts = 0
+    attempts, reason = 0, "there is no nonce to try"
     for nonce in nonces:
+        reason = "what was read is no frame of this key" if forms else "the text is not UTF-8"
         keys = MessageKeys(key, nonce, "parallel")
         for tokens in forms:
             received = parallel.received_bits(strings, tokens, keys, settings)
@@ -132,7 +133,7 @@ def decode_parallel(
             attempts += compared
             if message is not None:
                 return Decoded(message, nonce, min(1.0, attempts * 2.0**-CHECK_BITS))
-    return Decoded(None, None, 1.0, "what was read is no frame of this key" if forms else "the text is not UTF-8")
+    return Decoded(None, None, 1.0, reason)
 
 
 def _search(
@@ -154,7 +155,8 @@ def _search(
             if receiver.done:
                 return _found(receiver, nonce, attempts)
             evidence = max(evidence, receiver.log2_evidence)
-    return Decoded(None, None, min(1.0, 2 * walks * 2.0**-evidence), reason)
+    # Nothing read is no evidence.
+    return Decoded(None, None, min(1.0, 2 * max(walks, 1) * 2.0**-evidence), reason)
 
 
 def _found(receiver: Receiver, nonce: int, attempts: int) -> Decoded:

@@ -5,14 +5,14 @@ that key is the stream of pad bits or of shared random draws. `docs/keys.md` say
 """
 
 import fcntl
-import json
 import os
 import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
@@ -21,13 +21,14 @@ from cryptography.hazmat.primitives.hmac import HMAC
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from polar.framing import CHECK_BITS
-from wm_env.files import check_output, link_target, write_json
+from wm_env.files import check_output, link_target, read_json, write_json
+from wm_env.json_values import read_as
 
 KEY_BYTES = 32
 NONCE_LIMIT = 1 << 64
 
 _KEY_KIND = "covert-watermark key 1"
-_LEDGER_KIND = "covert-watermark nonces 1"
+_LedgerKind = Literal["covert-watermark nonces 1"]
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def load_key(path: Path) -> Key:
         PermissionError: others than the owner can read it.
         ValueError: it is not a key file, or damaged.
     """
-    if not path.exists():
+    if not path.is_file():
         raise FileNotFoundError(f"{path}: no such key file; make one with `python -m polar keygen FILE`")
     with path.open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -87,6 +88,12 @@ def load_key(path: Path) -> Key:
         return Key(bytes.fromhex(lines[1]))
     except (ValueError, IndexError):
         raise ValueError(f"{path} is damaged: copy the key file again") from None
+
+
+def check_nonce(nonce: int) -> None:
+    """Raise ValueError for what is no nonce."""
+    if not 0 <= nonce < NONCE_LIMIT:
+        raise ValueError(f"nonce={nonce}: a number from 0 to 2^64 - 1 is needed")
 
 
 @dataclass(frozen=True)
@@ -104,8 +111,7 @@ class MessageKeys:
     scheme: str
 
     def __post_init__(self) -> None:
-        if not 0 <= self.nonce < NONCE_LIMIT:
-            raise ValueError(f"nonce={self.nonce}: a number from 0 to 2^64 - 1 is needed")
+        check_nonce(self.nonce)
 
     def derive(self, label: str) -> bytes:
         """32 bytes for one purpose."""
@@ -148,6 +154,14 @@ class KeyStream:
         return int.from_bytes(self._cipher.update(bytes(size)), "big") * bound >> 8 * size
 
 
+@dataclass(frozen=True)
+class _LedgerFile:
+    """What the file of a ledger holds."""
+
+    kind: _LedgerKind
+    used: tuple[int, ...]
+
+
 class NonceLedger:
     """The nonces that were used with a key, in a small JSON file; open it with `open_ledger`."""
 
@@ -173,7 +187,7 @@ class NonceLedger:
             OSError: the file cannot be written.
         """
         self._used.add(nonce)
-        write_json(self._path, {"kind": _LEDGER_KIND, "used": sorted(self._used)})
+        write_json(self._path, asdict(_LedgerFile("covert-watermark nonces 1", tuple(sorted(self._used)))))
 
 
 @contextmanager
@@ -208,9 +222,9 @@ def _read_ledger(path: Path) -> set[int]:
         # Writing makes a new file under one name, and the others would keep the old one.
         raise ValueError(f"{path} has several names (hard links), and nonces would be noted in one: remove the others")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["kind"] != _LEDGER_KIND:
-            raise ValueError
-        return {int(nonce) for nonce in content["used"]}
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path} is not a ledger of nonces, or damaged: restore it, or use a new key") from None
+        used = read_as(_LedgerFile, read_json(path), path).used
+        if wrong := [nonce for nonce in used if not 0 <= nonce < NONCE_LIMIT]:
+            raise ValueError(f"{path}: nonce {wrong[0]} is none")
+        return set(used)
+    except ValueError as error:
+        raise ValueError(f"{error}; this is not a ledger of nonces, or damaged: restore it, or use a new key") from None

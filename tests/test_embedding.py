@@ -237,6 +237,12 @@ def test_a_law_file_stands_for_the_model(channels, scheme, tmp_path):
     assert decode_with_law(other.text.encode(), KEY, law).message is None
 
 
+def test_nothing_tried_is_no_evidence(channels):
+    for channel in channels.values():
+        found = decode(channel, b"the year", KEY, [])
+        assert (found.message, found.p_value, found.reason) == (None, 1.0, "there is no nonce to try")
+
+
 def test_settings_are_checked(lm, channels):
     for wrong in ({"tv_budget": 1.0}, {"rows": 0}, {"block_length": 3}, {"temperature": 0.0}, {"candidates": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):

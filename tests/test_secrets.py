@@ -149,9 +149,15 @@ def test_the_ledger_is_beside_the_key_and_not_beside_a_link(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '{"kind": "other", "used": []}', '{"kind": "covert-watermark nonces 1"}']
+    "content",
+    ["", "[]", "[" * 100_000, '{"kind": "other", "used": []}', '{"kind": "covert-watermark nonces 1"}']
+    + [
+        '{"kind": "covert-watermark nonces 1", "used": ' + used + "}"
+        for used in ('"123"', '[0.7, true, "1"]', "[true]", '{"0": 1}', "[-5, 0]", "[18446744073709551616]", "[1e400]")
+    ],
 )
 def test_a_damaged_ledger_is_refused(tmp_path, content):
     (tmp_path / "nonces").write_text(content)
     with pytest.raises(ValueError, match="not a ledger"), open_ledger(tmp_path / "nonces"):
         pass
+    assert (tmp_path / "nonces").read_text() == content
