@@ -4,11 +4,15 @@ import sys
 
 import gymnasium as gym
 import torch
-from torchrl.data import Unbounded
-from torchrl.envs import GymWrapper
-from torchrl.envs.gym_like import BaseInfoDictReader
 
 from wm_env.wrappers import LogitsToSimplices
+
+try:
+    from torchrl.data import Unbounded
+    from torchrl.envs import GymWrapper
+    from torchrl.envs.gym_like import BaseInfoDictReader
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"error: this example needs TorchRL ({missing}): pip install torchrl") from None
 
 
 class CostReader(BaseInfoDictReader):
