@@ -91,8 +91,8 @@ def slot_channel(law: Floats, words: Ints, flows: Floats, slots: int, seen: Ints
 
     The average over w and j is q, and every word keeps what it does not lend. Loans go where F says, except those that
     find no slot there in which a decoder that knows the slot is right about them. Own use of a candidate is packed into
-    few slots and its loans are spread over the others: no slot is as sure of them as a slot of their own word, so that
-    likelihoods point to the own word.
+    few slots, its loans are not: hardly a slot is as sure of them as a slot of their own word, so that likelihoods
+    point to the own word.
 
     Args:
         law: q(x|s), shape (N, Q).
@@ -185,7 +185,6 @@ def _schedule(jobs: _Jobs, room: Floats, lendable: Floats) -> Floats:
     """
     rows, words = np.arange(len(room)), np.arange(room.shape[1])
     placed, masses = _assign(jobs, room, lendable)
-    placed = _spread(jobs, room, placed, masses)
     part = room * (placed[jobs.symbol][:, None] == words[:, None])
     total = part.sum(2)
     sent: Floats = part * np.divide(masses, total, out=np.zeros_like(total), where=total > 0)[:, :, None]
@@ -240,31 +239,6 @@ def _assign(jobs: _Jobs, room: Floats, lendable: Floats) -> tuple[Ints, Floats]:
         masses[rows, word[symbol]] += taken
         lent -= taken
     return placed, masses
-
-
-def _spread(jobs: _Jobs, room: Floats, placed: Ints, masses: Floats) -> Ints:
-    """Further slots for the words that fill theirs most, as long as no state needs these for the own word."""
-    slots = room.shape[2]
-    rows, symbol = np.arange(len(room)), jobs.symbol
-    numbers, own_word = np.arange(len(jobs.first)), jobs.word[jobs.first]
-    words = np.arange(room.shape[1])
-    spare = np.add.reduceat(jobs.weight[:, None, None] * room, jobs.first)
-    own_room = room[rows, jobs.word]
-    placed = placed.copy()
-    for _ in range(slots):
-        open_slots = placed == own_word[:, None]
-        left = own_room * open_slots[symbol]
-        needless = left <= (left.sum(1) - jobs.own)[:, None] + _ROUNDING
-        free = open_slots & np.logical_and.reduceat(needless, jobs.first)
-        total = (room * (placed[symbol][:, None] == words[:, None])).sum(2)
-        filled = np.maximum.reduceat(np.divide(masses, total, out=np.zeros_like(total), where=total > 0), jobs.first)
-        word = filled.argmax(1)
-        slot = np.where(free, spare[numbers, word], -1).argmax(1)
-        more = free.any(1) & (filled[numbers, word] > 0)
-        if not more.any():
-            break
-        placed[more, slot[more]] = word[more]
-    return placed
 
 
 def _try_again(jobs: _Jobs, shop: _Shop) -> None:

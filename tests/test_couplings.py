@@ -55,6 +55,14 @@ def test_loans_even_out_the_words(seed: int, entropy: float, message_bits: int) 
     assert (np.minimum(flows.sum(2), flows.sum(1)) == 0).all()
 
 
+def test_loans_follow_the_order_of_bits_that_leaves_the_fewest_wrong() -> None:
+    """Words 0 and 5 lend to 1 and 2: with bit 0 first 5 would have to lend three bits away, with bit 1 first nobody."""
+    loads = np.array([[2, 0, 0, 1, 1, 2, 1, 1]]) / 8
+    flows = lend(loads, np.full_like(loads, 1 / 8))[0]
+    assert (flows[0, 2], flows[5, 1]) == (1 / 8, 1 / 8)
+    assert flows.sum() == pytest.approx(2 / 8)
+
+
 def test_ties_go_to_the_middle() -> None:
     """A candidate sent for 000 and its three neighbours: 000 leaves 3 wrong bits, any neighbour 1 + 2 + 2."""
     channel = np.zeros((1, 8, 1, 5))

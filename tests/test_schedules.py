@@ -71,7 +71,7 @@ def test_sixteen_slots_reach_the_limit_of_shared_keys(seed: int, entropy: float,
     law, words = best_states(seed, entropy, message_bits, states=1)
     right = channel_of(law, words, 16)[0].max(0).sum() / 16 / 2**message_bits
     limit = sum(min(mass, 0.5**message_bits) for mass in law[0])
-    assert limit - 2e-3 < right <= limit + 1e-12
+    assert limit - 1e-4 < right <= limit + 1e-12
     # Without the slots the same channel is decoded as often as its map allows.
     base = sum(min(law[0, words[0] == word].sum(), 0.5**message_bits) for word in range(2**message_bits))
     assert channel_of(law, words, 16)[0].mean(1).max(0).sum() / 2**message_bits >= base - 1e-12
@@ -114,14 +114,14 @@ def test_states_that_share_what_they_lend_have_one_schedule() -> None:
     assert right_without_state(channel.mean(2, keepdims=True), seen) == pytest.approx(0.97, abs=1e-12)
 
 
-@pytest.mark.parametrize("overlap", [0.25, 0.5])
-def test_shared_candidates_cost_little_of_what_dither_brings(overlap: float) -> None:
-    block = synthetic_tree(6, 1, 20, entropy=3.8, overlap=overlap, seed=4).blocks[0]
+@pytest.mark.parametrize(("overlap", "seed"), [(0.5, 4), (0.75, 7)])
+def test_shared_candidates_cost_little_of_what_dither_brings(overlap: float, seed: int) -> None:
+    block = synthetic_tree(6, 1, 20, entropy=3.8, overlap=overlap, seed=seed).blocks[0]
     words = map_words(block.cover, block.symbol, np.full(6, 1 / 6), 3)
     channel = channel_of(block.cover, words, 16, block.symbol)
     limit = np.minimum(block.cover, 1 / 8).sum(1).mean()
     without = right_without_state(channel.mean(2, keepdims=True), block.symbol)
-    assert limit - right_without_state(channel, block.symbol) < (limit - without) / 5
+    assert limit - right_without_state(channel, block.symbol) < (limit - without) / 7
 
 
 def test_likelihood_of_a_label_points_to_the_own_word() -> None:
