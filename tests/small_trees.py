@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from wm_env.synthetic import synthetic_tree
-from wm_env.tree import StateTree, check_tree
+from wm_env.tree import StateTree, check_tree, number_symbols
 
 
 def uneven_tree(
@@ -24,20 +24,21 @@ def uneven_tree(
         child = np.where(gone, -1, block.child[rows])
         rows = child[child >= 0]
         child[child >= 0] = np.arange(len(rows))
+        text = tuple(
+            tuple(b"" if absent else text for text, absent in zip(row, flags, strict=True))
+            for row, flags in zip(block.text[:states], gone, strict=True)
+        )
         kept_blocks.append(
             dataclasses.replace(
                 block,
                 cover=cover / cover.sum(1, keepdims=True),
                 log2_prob=np.where(gone, -np.inf, np.log2(np.where(gone, 1.0, cover))),
-                symbol=np.where(gone, -1, block.symbol[:states]),
+                symbol=number_symbols(text),
                 child=child,
                 tokens=np.where(gone[:, :, None], -1, block.tokens[:states]),
                 retained=np.ones(states),
                 exact=np.ones(states, dtype=bool),
-                text=tuple(
-                    tuple(b"" if absent else text for text, absent in zip(row, flags, strict=True))
-                    for row, flags in zip(block.text[:states], gone, strict=True)
-                ),
+                text=text,
             )
         )
     uneven = dataclasses.replace(tree, blocks=tuple(kept_blocks))

@@ -1,3 +1,7 @@
+import re
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -45,12 +49,37 @@ def test_every_truncation_is_noticed(apples):
 
 
 def test_a_folder_or_noise_is_no_file(tmp_path):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(IsADirectoryError, match="is a folder, not a file of kind apples"):
         read_tensors(tmp_path, APPLES)
     for content in (bytes(range(256)) * 3, b"# A README of an orchard\n", b"[1, 2, 3, 4, 5]", b"PK\x03\x04" * 5):
         (tmp_path / "other").write_bytes(content)
         with pytest.raises(ValueError, match=r"other is no apples file$"):
             read_tensors(tmp_path / "other", APPLES)
+
+
+def test_a_disk_that_takes_no_more_is_an_os_error(tmp_path):
+    # A limit on the size of files, in a process of its own, stands for a full disk.
+    program = """
+import resource, signal, sys
+from pathlib import Path
+import numpy as np
+from wm_env.tensors import FileFormat, write_tensors
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    write_tensors(Path(sys.argv[1]), FileFormat("apples", 2), {"a": np.ones(10_000)}, None)
+except OSError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program, tmp_path / "a"], capture_output=True, text=True, check=True)
+    assert re.fullmatch(rf"{tmp_path} cannot be written \(.*\): make room, or name another folder\n", done.stdout)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_metadata_that_is_too_deep_is_damaged(tmp_path):
+    save_file({"a": np.ones(2)}, tmp_path / "deep", metadata={"covert-watermark": "[" * 100_000})
+    with pytest.raises(ValueError, match=r"deep is damaged or cut short \(.*\)"):
+        read_tensors(tmp_path / "deep", APPLES)
 
 
 def test_metadata_of_another_program_is_no_file(tmp_path):

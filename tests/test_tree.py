@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wm_env.synthetic import synthetic_tree
-from wm_env.tree import check_tree, load_tree, number_symbols, save_tree, state_reach, subset
+from wm_env.tensors import read_tensors, write_tensors
+from wm_env.tree import TREE_FORMAT, TreeBlock, check_tree, load_tree, number_symbols, save_tree, state_reach, subset
 
 
 def replace_block(tree, number, **changes):
@@ -59,6 +60,51 @@ def test_a_changed_file_is_refused(small_tree, tmp_path):
         (lambda t: replace_block(t, 1, cover=np.where(np.arange(5) == 1, np.nan, t.blocks[1].cover)), "block 2"),
         (lambda t: replace_block(t, 0, child=np.roll(t.blocks[0].child, 1) * 0), "exactly once"),
         (lambda t: replace_block(t, 0, symbol=t.blocks[0].symbol * 0 - 1), "without a symbol"),
+        (lambda t: replace_block(t, 0, symbol=t.blocks[0].symbol + 1), "numbered from 0"),
+        (lambda t: replace_block(t, 1, child=t.blocks[1].child * 0), "exactly once"),
+        (lambda t: replace_block(t, 1, tokens=t.blocks[1].tokens * 0 - 1), "block 2 has candidates without tokens"),
+        (lambda t: replace_block(t, 1, retained=t.blocks[1].retained * np.nan), "block 2 has masses"),
+        (lambda t: replace_block(t, 1, retained=t.blocks[1].retained + 1), "block 2 has masses"),
+        (lambda t: replace_block(t, 0, log2_prob=t.blocks[0].log2_prob * np.nan), "block 1 has masses"),
+        (lambda t: replace_block(t, 0, log2_prob=-t.blocks[0].log2_prob), "block 1 has masses"),
+        (lambda t: dataclasses.replace(t, prior=t.prior * np.nan), "prior"),
+        (lambda t: dataclasses.replace(t, prior=t.prior[:-1]), r"prior is float64 of shape \(5,\)"),
+        (lambda t: dataclasses.replace(t, prompts=t.prompts[:-1]), "5 prompts for 6 states"),
+        (lambda t: dataclasses.replace(t, prompts=(1, *t.prompts[1:])), "a prompt is not a string"),
+        (lambda t: dataclasses.replace(t, blocks=()), "at least one block"),
+        (lambda t: replace_block(t, 0, text=t.blocks[0].text[:-1]), "one text for every candidate"),
+        *(
+            (
+                lambda t, field=field, spoil=spoil: replace_block(
+                    t, 1, **{field.name: spoil(getattr(t.blocks[1], field.name))}
+                ),
+                f"{field.name} of block 2 is ",
+            )
+            for field in dataclasses.fields(TreeBlock)
+            if field.name != "text"
+            for spoil in (lambda a: a.reshape(-1, 1, 1, 1), lambda a: a[:, None], lambda a: a.astype(np.float16))
+        ),
+        *(
+            (
+                lambda t, name=name, value=value: dataclasses.replace(
+                    t, meta=dataclasses.replace(t.meta, **{name: value})
+                ),
+                f"{name}=",
+            )
+            for name, value in (
+                ("block_length", "x"),
+                ("block_length", 1.5),
+                ("block_length", 0),
+                ("candidates", 0),
+                ("candidates", None),
+                ("temperature", np.nan),
+                ("temperature", "1"),
+                ("seed", -1),
+                ("rows", True),
+                ("model", 5),
+                ("pool", None),
+            )
+        ),
         (lambda t: dataclasses.replace(t, prior=t.prior * 0.9), "prior"),
         (lambda t: dataclasses.replace(t, meta=dataclasses.replace(t.meta, block_length=6)), "power of two"),
     ],
@@ -67,6 +113,41 @@ def test_check_names_the_fault(small_tree, spoil, message):
     check_tree(small_tree)
     with pytest.raises(ValueError, match=message):
         check_tree(spoil(small_tree))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda arrays, header: arrays.pop("1.tokens"), "lacks '1.tokens'"),
+        (lambda arrays, header: arrays.clear(), "lacks 'prior'"),
+        (lambda arrays, header: [arrays.pop(name) for name in list(arrays) if name != "prior"], "at least one block"),
+        (lambda arrays, header: arrays.update({"0.cover": arrays["0.cover"].reshape(-1)}), "holds no tree"),
+        (lambda arrays, header: arrays.update({"0.cover": np.float64(1)}), "holds no tree"),
+        (lambda arrays, header: arrays.update({"0.cover": np.zeros((0, 5))}), "holds no tree"),
+        (lambda arrays, header: arrays.update({"0.text": arrays["0.text"][1:]}), "texts of block 1 do not fit"),
+        (lambda arrays, header: arrays.update({"0.text_lengths": -arrays["0.text_lengths"]}), "texts of block 1"),
+        (
+            lambda arrays, header: arrays.update({"0.text_lengths": arrays["0.text_lengths"] * 1.0}),
+            "text_lengths is float",
+        ),
+        (lambda arrays, header: header.pop("prompts"), "lacks 'prompts'"),
+        (lambda arrays, header: header.update(prompts=5), "holds no tree"),
+        (lambda arrays, header: header.update(meta=None), "holds no tree"),
+        (lambda arrays, header: header["meta"].update(colour="red"), "holds no tree .*colour"),
+        (lambda arrays, header: header["meta"].pop("model"), "holds no tree .*model"),
+    ],
+)
+def test_a_file_without_a_tree_is_refused_in_one_line(small_tree, tmp_path, spoil, message):
+    path = tmp_path / "tree.safetensors"
+    save_tree(small_tree, path)
+    arrays, header = read_tensors(path, TREE_FORMAT)
+    spoil(arrays, header)
+    write_tensors(path, TREE_FORMAT, arrays, header)
+    with pytest.raises(ValueError, match=message) as refusal:
+        load_tree(path)
+    assert str(refusal.value).startswith(str(path))
+    assert str(refusal.value).endswith("build the tree again")
+    assert "\n" not in str(refusal.value)
 
 
 def test_reach_by_hand(small_tree):

@@ -1,7 +1,8 @@
 """Named arrays with JSON metadata in one safetensors file, with a kind and a version that are checked on reading."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,11 @@ class FileFormat:
 
 
 def write_tensors(path: Path, file_format: FileFormat, arrays: Mapping[str, NDArray[Any]], meta: Any) -> None:
-    """Write `arrays` and `meta` (JSON types, no NaN) to `path`; equal content gives equal bytes."""
+    """Write `arrays` and `meta` (JSON types, no NaN) to `path`; equal content gives equal bytes.
+
+    Raises:
+        OSError: it cannot be written, such as on a full disk.
+    """
     content = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     stored = json.loads(json.dumps(meta, allow_nan=False))
     header = {
@@ -37,16 +42,30 @@ def write_tensors(path: Path, file_format: FileFormat, arrays: Mapping[str, NDAr
         "meta": stored,
     }
     # One entry, because safetensors does not keep the order of several.
-    save_file(content, path, metadata={_HEADER: json.dumps(header, sort_keys=True)})
+    with disk_errors(path):
+        save_file(content, path, metadata={_HEADER: json.dumps(header, sort_keys=True)})
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Within the context what safetensors cannot write to `path` is an OSError, like what anything else cannot."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(
+            f"{path.parent} cannot be written ({first_line(error)}): make room, or name another folder"
+        ) from None
 
 
 def read_tensors(path: Path, file_format: FileFormat) -> tuple[Arrays, Any]:
     """Read what `write_tensors` wrote.
 
     Raises:
-        FileNotFoundError: no such file.
+        FileNotFoundError, IsADirectoryError: no such file.
         ValueError: the file is damaged, cut short or changed, is of another kind or of another version.
     """
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, not a file of kind {file_format.kind}")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such {file_format.kind} file")
     try:
@@ -61,13 +80,13 @@ def read_tensors(path: Path, file_format: FileFormat) -> tuple[Arrays, Any]:
                     "make it again"
                 )
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
-    except (SafetensorError, KeyError, json.JSONDecodeError, OSError) as error:
+    except (SafetensorError, KeyError, json.JSONDecodeError, RecursionError, OSError) as error:
         raise unreadable(path, file_format.kind, error) from None
     if fingerprint(arrays, {"meta": header.get("meta")}) != header.get("fingerprint"):
         raise ValueError(
             f"{path} was changed after it was written (fingerprint differs): make it again or copy it again"
         )
-    return arrays, header["meta"]
+    return arrays, header.get("meta")
 
 
 def unreadable(path: Path, kind: str, error: Exception) -> ValueError:

@@ -4,6 +4,7 @@ A tree is what a language model leaves behind for everything downstream: nothing
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wm_env.files import fingerprint, write_atomically
+from wm_env import arguments
+from wm_env.files import fingerprint, first_line, write_atomically
 from wm_env.tensors import Arrays, FileFormat, read_tensors, write_tensors
 
 TREE_FORMAT = FileFormat(kind="covert-watermark tree", version=1)
@@ -225,7 +227,7 @@ def load_tree(path: Path) -> StateTree:
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: the file is damaged, changed, or of another format version.
+        ValueError: the file is damaged, changed, of another format version, or holds no tree.
     """
     stored, header = read_tensors(path, TREE_FORMAT)
     arrays: Arrays = {
@@ -239,9 +241,11 @@ def load_tree(path: Path) -> StateTree:
             prompts=tuple(header["prompts"]),
             meta=TreeMeta(**header["meta"]),
         )
-    except (KeyError, TypeError) as error:
+        check_tree(tree)
+    except KeyError as error:
         raise ValueError(f"{path} lacks {error}: build the tree again") from None
-    check_tree(tree)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds no tree ({first_line(error)}): build the tree again") from None
     return tree
 
 
@@ -251,29 +255,78 @@ def shipped_tree() -> StateTree:
 
 
 def check_tree(tree: StateTree) -> None:
-    """Check that every cover is a law, that every path leads somewhere and that symbols are consistent.
+    """Check types and shapes, that every cover is a law, that every path leads somewhere and that symbols are those of
+    the texts.
 
     Raises:
         ValueError: names the first fault.
     """
-    length = tree.block_length
-    if length < 1 or length & (length - 1):
-        raise ValueError(f"block_length={length} is not a power of two")
-    if abs(tree.prior.sum() - 1) > 1e-9 or (tree.prior < 0).any() or len(tree.prior) != len(tree.blocks[0].cover):
+    _check_meta(tree.meta)
+    _check_shapes(tree)
+    # Comparisons are such that a NaN fails them.
+    if not (abs(tree.prior.sum() - 1) <= 1e-9 and (tree.prior >= 0).all()):
         raise ValueError("the prior over prompts is not a law over the first block's states")
-    for number, block in enumerate(tree.blocks):
-        wrong = ~np.isfinite(block.cover).all(1) | (block.cover < 0).any(1) | (abs(block.cover.sum(1) - 1) > 1e-9)
-        if wrong.any():
-            raise ValueError(f"the cover of state {wrong.argmax()} of block {number + 1} is not a law")
-        if ((block.symbol < 0) & (block.cover > 0)).any():
-            raise ValueError(f"block {number + 1} has candidates without a symbol")
-        names = set(zip(block.symbol[block.symbol >= 0].tolist(), _texts(block, block.symbol >= 0), strict=True))
-        if not len(names) == len({symbol for symbol, _ in names}) == len({text for _, text in names}):
-            raise ValueError(f"block {number + 1} has symbols that do not stand for one text each")
-        if number + 1 < len(tree.blocks):
-            children = block.child[block.cover > 0]
-            if not np.array_equal(np.sort(children), np.arange(len(tree.blocks[number + 1].cover))):
-                raise ValueError(f"block {number + 1} does not lead to every state of block {number + 2} exactly once")
+    for number, block in enumerate(tree.blocks, start=1):
+        right = (block.cover >= 0).all(1) & (abs(block.cover.sum(1) - 1) <= 1e-9)
+        if not right.all():
+            raise ValueError(f"the cover of state {right.argmin()} of block {number} is not a law")
+        if not ((block.retained >= 0) & (block.retained <= 1 + 1e-9)).all() or not (block.log2_prob <= 1e-9).all():
+            raise ValueError(f"block {number} has masses or probabilities outside [0, 1]")
+        present = block.symbol >= 0
+        if (block.cover[~present] > 0).any():
+            raise ValueError(f"block {number} has candidates without a symbol")
+        if (block.tokens[present] < 0).any():
+            raise ValueError(f"block {number} has candidates without tokens")
+        names = set(zip(block.symbol[present].tolist(), _texts(block, present), strict=True))
+        if not {symbol for symbol, _ in names} == set(range(len(names))) or len({text for _, text in names}) < len(
+            names
+        ):
+            raise ValueError(f"block {number} has symbols that do not stand for one text each, numbered from 0")
+        leads_on = (block.cover > 0) & (number < len(tree.blocks))
+        following = len(tree.blocks[number].cover) if number < len(tree.blocks) else 0
+        if (
+            not np.array_equal(np.sort(block.child[leads_on]), np.arange(following))
+            or (block.child[~leads_on] != -1).any()
+        ):
+            raise ValueError(f"block {number} does not lead to every state of block {number + 1} exactly once")
+
+
+def _check_meta(meta: TreeMeta) -> None:
+    for field in dataclasses.fields(meta):
+        value = getattr(meta, field.name)
+        if field.type is str:
+            if not isinstance(value, str):
+                raise ValueError(f"{field.name}={value!r}: a string is needed")
+        elif (arguments.integer if field.type is int else arguments.number)(field.name, value) < 0:
+            raise ValueError(f"{field.name}={value}: a number of 0 or more is needed")
+    if meta.block_length < 1 or meta.block_length & (meta.block_length - 1):
+        raise ValueError(f"block_length={meta.block_length} is not a power of two")
+    if meta.candidates == 0:
+        raise ValueError("candidates=0: a state has at least one")
+
+
+def _check_shapes(tree: StateTree) -> None:
+    if not tree.blocks:
+        raise ValueError("a tree has at least one block")
+    if not all(isinstance(prompt, str) for prompt in tree.prompts):
+        raise ValueError("a prompt is not a string")
+    prompts = len(tree.blocks[0].cover)
+    _check_array("prior", tree.prior, np.float64, (prompts,))
+    if not 0 < prompts == len(tree.prompts):
+        raise ValueError(f"{len(tree.prompts)} prompts for {prompts} states of block 1")
+    for number, block in enumerate(tree.blocks, start=1):
+        sizes = {"N": len(block.cover), "Q": tree.meta.candidates, "L": tree.block_length}
+        for name, (dtype, axes) in _BLOCK_ARRAYS.items():
+            shape = tuple(sizes[axis] for axis in axes)
+            _check_array(f"{name} of block {number}", getattr(block, name), dtype, shape)
+        if [len(row) for row in block.text] != [sizes["Q"]] * sizes["N"]:
+            raise ValueError(f"block {number} has not one text for every candidate")
+
+
+def _check_array(name: str, array: NDArray[Any], dtype: type[np.generic], shape: tuple[int, ...]) -> None:
+    if array.dtype != dtype or array.shape != shape:
+        wanted = f"{np.dtype(dtype)} of shape {shape}"
+        raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, not {wanted}")
 
 
 def _texts(block: TreeBlock, which: NDArray[np.bool_]) -> list[bytes]:
@@ -292,7 +345,16 @@ def number_symbols(text: Sequence[Sequence[bytes]]) -> Ints:
     return np.array([[numbers.get(string, -1) for string in row] for row in text], dtype=np.int64)
 
 
-_BLOCK_ARRAYS = ("cover", "log2_prob", "symbol", "child", "tokens", "retained", "exact")
+_BLOCK_ARRAYS: dict[str, tuple[type[np.generic], str]] = {
+    "cover": (np.float64, "NQ"),
+    "log2_prob": (np.float64, "NQ"),
+    "symbol": (np.int64, "NQ"),
+    "child": (np.int64, "NQ"),
+    "tokens": (np.int64, "NQL"),
+    "retained": (np.float64, "N"),
+    "exact": (np.bool_, "N"),
+}
+"""Type and axes of the arrays of a block."""
 
 
 def _arrays(tree: StateTree) -> Arrays:
@@ -313,9 +375,12 @@ def _narrowed(array: NDArray[Any]) -> NDArray[Any]:
 
 def _block(arrays: Arrays, number: int) -> TreeBlock:
     fields = {name: arrays[f"{number}.{name}"] for name in _BLOCK_ARRAYS}
-    data = arrays[f"{number}.text"].tobytes()
-    ends = np.cumsum(arrays[f"{number}.text_lengths"])
-    strings = [data[start:end] for start, end in zip(ends - arrays[f"{number}.text_lengths"], ends, strict=True)]
-    width = fields["cover"].shape[1]
-    text = tuple(tuple(strings[start : start + width]) for start in range(0, len(strings), width))
-    return TreeBlock(**fields, text=text)
+    data, lengths = arrays[f"{number}.text"].tobytes(), arrays[f"{number}.text_lengths"]
+    shape = fields["cover"].shape
+    _check_array(f"{number}.text_lengths", lengths, np.int64, (math.prod(shape),))
+    if len(shape) != 2 or (lengths < 0).any() or lengths.sum() != len(data):
+        raise ValueError(f"the texts of block {number + 1} do not fit its cover")
+    ends = np.cumsum(lengths)
+    strings = [data[start:end] for start, end in zip(ends - lengths, ends, strict=True)]
+    states, width = shape
+    return TreeBlock(**fields, text=tuple(tuple(strings[row * width : (row + 1) * width]) for row in range(states)))
