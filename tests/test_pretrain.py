@@ -279,3 +279,10 @@ def test_the_command_says_what_is_wrong_in_one_line(
         assert message in error
         assert error.startswith("error: ")
         assert error.count("\n") == 1
+
+
+def test_the_usage_line_is_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/somewhere/pretrain.py", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out.startswith("usage: python -m wm_env.lm.pretrain [")

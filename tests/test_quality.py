@@ -119,3 +119,10 @@ def test_the_command_says_what_is_wrong_in_one_line(
     error = capsys.readouterr().err
     assert error.startswith("error: unknown model 'maxi'")
     assert error.count("\n") == 1
+
+
+def test_the_usage_line_is_the_command(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/somewhere/quality.py", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out.startswith("usage: python -m wm_env.lm.quality [")

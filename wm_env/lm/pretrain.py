@@ -70,7 +70,7 @@ def _prepare_text(options: Options, cluster: Cluster) -> tuple[PreTrainedTokeniz
 
 def main() -> None:
     """Command line: exit code 0 when done, 2 for bad options or texts, 1 if a file cannot be read or written."""
-    options = tyro.cli(Options, config=(tyro.conf.OmitArgPrefixes,))
+    options = tyro.cli(Options, prog="python -m wm_env.lm.pretrain", config=(tyro.conf.OmitArgPrefixes,))
     try:
         train(options)
     except (ValueError, OSError) as error:

@@ -163,7 +163,7 @@ def report(options: Options) -> Iterator[str]:
 
 def main() -> None:
     """Command line: exit code 0 when done, 2 for bad arguments or input, 1 if a file cannot be read."""
-    options = tyro.cli(Options)
+    options = tyro.cli(Options, prog="python -m wm_env.lm.quality")
     try:
         for line in report(options):
             print(line, flush=True)
