@@ -121,6 +121,10 @@ def test_missing_and_damaged_files_are_refused(tmp_path):
         ("0.p_candidate", lambda a: a - 2 * a[:, ::-1], "W.x.u,s. of state 0 is not a probability law"),
         ("0.p_label", lambda a: a * np.nan, "not a probability law"),
         ("0.p_label", lambda a: a[:, :-1], "does not fit"),
+        ("0.p_label", lambda a: a.reshape(-1), "does not fit"),
+        ("0.p_label", lambda a: np.float64(1.0), "does not fit"),
+        ("1.p_candidate", lambda a: a.astype(np.float32), "torch.float64 and torch.float32"),
+        ("1.p_label", lambda a: a.astype(np.int64), "torch.int64 and torch.float64"),
     ],
 )
 def test_what_is_no_law_is_refused(tmp_path, name, spoil, message):
@@ -131,6 +135,44 @@ def test_what_is_no_law_is_refused(tmp_path, name, spoil, message):
     write_atomically(path, lambda temporary: write_tensors(temporary, LAW_FORMAT, arrays, meta))
     with pytest.raises(ValueError, match=message):
         load_law(path, TREE)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda arrays, meta: meta.pop("tree"), "lacks a part .'tree'."),
+        (lambda arrays, meta: meta.pop("message_sets"), "lacks a part .'message_sets'."),
+        (lambda arrays, meta: arrays.pop("1.p_label"), "lacks a part .'1.p_label'."),
+        (lambda arrays, meta: meta.update(tree=None), "made for tree None"),
+        *(
+            (lambda arrays, meta, sets=sets: meta.update(message_sets=sets), "lacks a part|message_sets")
+            for sets in (5, "xy", [[99], [0]], [[0]], [["a"], [1]], [[-1], [-1]], [[1, 1], [1]], [0, 1], [[0], [True]])
+        ),
+    ],
+)
+def test_what_lacks_a_part_is_refused_in_one_line(tmp_path, spoil, message):
+    path = tmp_path / "law.safetensors"
+    save_law(random_law(TREE, 8, 2), path)
+    arrays, meta = read_tensors(path, LAW_FORMAT)
+    spoil(arrays, meta)
+    write_tensors(path, LAW_FORMAT, arrays, meta)
+    with pytest.raises(ValueError, match=message) as refusal:
+        load_law(path, TREE)
+    assert str(refusal.value).startswith(str(path))
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("meta", [None, [], 5, "tree"])
+def test_metadata_of_another_type_is_refused(tmp_path, meta):
+    write_tensors(tmp_path / "law", LAW_FORMAT, {}, meta)
+    with pytest.raises(ValueError, match="law lacks a part"):
+        load_law(tmp_path / "law", TREE)
+
+
+def test_labels_are_a_power_of_two(tmp_path):
+    save_law(random_law(TREE, 3, 2), tmp_path / "law.safetensors")
+    with pytest.raises(ValueError, match="law with 3 labels: a power of two is needed"):
+        load_law(tmp_path / "law.safetensors", TREE)
 
 
 def test_mass_outside_the_support_is_refused():

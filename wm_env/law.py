@@ -5,14 +5,17 @@ pre-transform word V is j in binary, most significant bit first, behind L - k ze
 are the last k, and M = 2^L keeps every word.
 """
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from wm_env.files import write_atomically
+from wm_env import arguments
+from wm_env.files import first_line, write_atomically
 from wm_env.tensors import FileFormat, read_tensors, write_tensors
 from wm_env.tree import StateTree
 
@@ -158,44 +161,60 @@ def load_law(path: Path, tree: StateTree) -> JointLaw:
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: the file is damaged, of another format version, or made for another tree.
+        ValueError: the file is damaged, of another format version, holds no law, or was made for another tree.
     """
     tensors, meta = read_tensors(path, LAW_FORMAT)
-    if meta["tree"] != tree.fingerprint:
+    try:
+        made_for, sets = meta["tree"], meta["message_sets"]
+        if made_for != tree.fingerprint:
+            raise ValueError(
+                f"made for tree {str(made_for)[:12]}, this tree is {tree.fingerprint[:12]}: "
+                "pass the tree of the same run"
+            )
+        policies = []
+        for number, block in enumerate(tree.blocks):
+            p_label, p_candidate = (
+                torch.from_numpy(tensors[f"{number}.{name}"]) for name in ("p_label", "p_candidate")
+            )
+            check_conditionals(p_label, p_candidate, torch.as_tensor(block.cover))
+            policies.append((p_label, p_candidate))
+        law = roll_out(tree, lambda number, _: policies[number])
+        return dataclasses.replace(law, message_sets=None if sets is None else _message_sets(sets, tree))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} lacks a part ({first_line(error)}): make the law again") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _message_sets(stored: Any, tree: StateTree) -> tuple[tuple[int, ...], ...]:
+    sets = tuple(tuple(arguments.integer("message_sets", position) for position in positions) for positions in stored)
+    sound = all(len(set(positions)) == len(positions) for positions in sets)
+    if len(sets) != len(tree.blocks) or not sound or not set().union(*sets) <= set(range(tree.block_length)):
         raise ValueError(
-            f"{path} was made for tree {meta['tree'][:12]}, this tree is {tree.fingerprint[:12]}: "
-            "pass the tree of the same run"
+            f"message_sets={stored}: for each of {len(tree.blocks)} blocks, distinct positions below "
+            f"{tree.block_length} are needed"
         )
-    policies = []
-    for number, block in enumerate(tree.blocks):
-        p_label = torch.from_numpy(tensors[f"{number}.p_label"])
-        p_candidate = torch.from_numpy(tensors[f"{number}.p_candidate"])
-        check_conditionals(p_label, p_candidate, torch.as_tensor(block.cover))
-        policies.append((p_label, p_candidate))
-    law = roll_out(tree, lambda number, _: policies[number])
-    sets = meta["message_sets"]
-    return JointLaw(
-        law.blocks,
-        law.block_length,
-        law.tree,
-        None if sets is None else tuple(tuple(positions) for positions in sets),
-    )
+    return sets
 
 
 def check_conditionals(p_label: Tensor, p_candidate: Tensor, cover: Tensor, tolerance: float = 1e-9) -> None:
     """Check that P(u|s) and W(x|u,s) are conditional laws on the support of the cover.
 
     Raises:
-        ValueError: names the first fault: shapes, a negative or non-finite entry, a sum that is not 1, or mass
-            outside the support.
+        ValueError: names the first fault: types or shapes, labels that are no power of two, a negative or non-finite
+            entry, a sum that is not 1, or mass outside the support.
     """
     states, candidates = cover.shape
-    labels = p_label.shape[-1]
+    labels = p_label.shape[-1] if p_label.ndim else 0
     if p_label.shape != (states, labels) or p_candidate.shape != (states, labels, candidates):
         raise ValueError(
             f"law of shape {tuple(p_label.shape)} and {tuple(p_candidate.shape)} does not fit "
             f"{states} states of {candidates} candidates"
         )
+    if labels == 0 or labels & (labels - 1):
+        raise ValueError(f"law with {labels} labels: a power of two is needed")
+    if not p_label.dtype == p_candidate.dtype == cover.dtype:
+        raise ValueError(f"law of {p_label.dtype} and {p_candidate.dtype} for a cover of {cover.dtype}")
     for name, law in (("P(u|s)", p_label), ("W(x|u,s)", p_candidate)):
         wrong = ~torch.isfinite(law).all(-1) | (law < 0).any(-1) | ((law.sum(-1) - 1).abs() > tolerance)
         if wrong.any():
