@@ -1,7 +1,7 @@
 """Is U within reach of a decoder that knows only the law? One linear programme for each group of states that share.
 
-python benchmarks/common_maps.py                          four bits, groups of up to 40 states: some minutes
-python benchmarks/common_maps.py --largest 148 --rounds 30   all groups of the shipped tree: half an hour
+python benchmarks/common_maps.py                   four bits, groups of up to 21 states: some minutes
+python benchmarks/common_maps.py --largest 148     all groups of the shipped tree: much longer
 
 For every group: the success probability of the coded planner's law with 4 bits of dither, by enumeration; the most that
 its 16 maps of symbols to words allow if they need not be equally likely; and with further maps (`wm_env.common_maps`),
@@ -24,8 +24,8 @@ from wm_env.tree import Floats, Ints, shipped_tree
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--message-bits", type=int, default=4)
-    parser.add_argument("--largest", type=int, default=40, help="most states of a group")
-    parser.add_argument("--rounds", type=int, default=20, help="most maps to add")
+    parser.add_argument("--largest", type=int, default=21, help="most states of a group")
+    parser.add_argument("--rounds", type=int, default=30, help="most maps to add")
     options = parser.parse_args()
     tree = shipped_tree()
     law = plan_coded(tree, options.message_bits, 0.0).law
