@@ -12,7 +12,7 @@ arguments or input, 3 the text carries no message, 130 interrupted.
 
 import sys
 
-from wm_env.startup import INTERRUPTED, quitting_on_interrupt
+from wm_env.startup import INTERRUPTED, is_system_failure, quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import tyro
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
             return _keygen(options)
         return _embed(options) if isinstance(options, Embed) else _decode(options)
     except (ValueError, OSError) as error:
-        return _fail(error, BAD_INPUT)
+        return _fail(error, FAILED if is_system_failure(error) else BAD_INPUT)
     except RuntimeError as error:
         return _fail(error, FAILED)
     except KeyboardInterrupt as stop:

@@ -16,7 +16,7 @@ from polar.framing import BitString, Message, overhead_bits, payload_bits
 from polar.options import Decode, Embed, Model
 from polar.progress import progress
 from polar.records import load_text_law, save_text_law
-from polar.secrets import Key, NonceLedger, ledger_beside, open_ledger
+from polar.secrets import Key, NonceLedger, open_ledger
 from polar.settings import Settings
 from wm_env.lm.cost import estimate, measure_speed
 from wm_env.lm.llada import load_lm, load_tokenizer
@@ -27,32 +27,33 @@ ATTEMPTS = 4
 
 
 def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
-    """Write a text; its nonce is noted before the text is printed, and not if there is no text.
+    """Write a text; its nonce is noted before anything of the text gets out, and not if there is no text.
 
     Raises:
         ValueError, OSError: bad input, one line that says what to do.
-        RuntimeError: no text could be written.
+        RuntimeError: no text could be written, or it got lost on the way out.
     """
     channel = _open(options.model, prompt, options.settings)
-    with open_ledger(options.ledger or ledger_beside(options.key)) as ledger:
+    with open_ledger(options.ledger_file) as ledger:
         nonces = _nonces_to_try(options, ledger)
         if options.settings.scheme == "block":
             _tell(_block_estimate(channel, message))
         with progress("bit") as report:
             sent = embed_with_retries(channel, message, key, nonces, options.limits, report)
+        ledger.record(sent.nonce)
+    try:
         if options.law is not None:
             assert sent.law is not None
             save_text_law(sent.law, options.law)
             _tell(f"{options.law}: the law of the text, fingerprint {sent.law.fingerprint[:16]}")
-        ledger.record(sent.nonce)
-    try:
         _tell(_summary(sent))
         if sent.law is not None:
             _tell(f"written with {stack_of(channel.source.lm)}: a receiver without a law file needs the same")
         write_output(sent.text.encode(), newline=True)
     except (OSError, KeyboardInterrupt) as stop:
         reason = f"{stop}; " if str(stop) else ""
-        raise type(stop)(f"{reason}nonce {sent.nonce} counts as used, as part of its text may be out") from None
+        kind = RuntimeError if isinstance(stop, OSError) else KeyboardInterrupt
+        raise kind(f"{reason}nonce {sent.nonce} counts as used, as part of its text may be out") from None
 
 
 def _open(model: Model, prompt: str, settings: Settings) -> Channel:

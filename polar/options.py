@@ -8,8 +8,13 @@ from typing import Annotated, Literal
 import tyro
 
 from polar.framing import Message, parse_bits
+from polar.secrets import check_nonce, ledger_beside
 from polar.settings import Limits, Settings
+from wm_env.files import check_output, encoded, link_target, read_file, read_text
 from wm_env.help import paragraph_help
+
+MOST_NONCES = 1_000_000
+"""More than anyone has the time to try."""
 
 
 @paragraph_help
@@ -33,17 +38,14 @@ class Model:
         """The prompt.
 
         Raises:
-            ValueError: none is given, two are, or the file is not UTF-8.
+            ValueError: none is given, two are, or it is not UTF-8.
             OSError: the file cannot be read.
         """
         if (self.prompt is None) == (self.prompt_file is None):
             raise ValueError("give either --prompt or --prompt-file")
-        if self.prompt_file is None:
-            return self.prompt or ""
-        try:
-            return self.prompt_file.read_bytes().decode("utf-8")
-        except UnicodeDecodeError:
-            raise ValueError(f"{self.prompt_file} is not UTF-8 text") from None
+        if self.prompt_file is not None:
+            return read_text(self.prompt_file)
+        return encoded(self.prompt or "", "--prompt").decode()
 
 
 @paragraph_help
@@ -80,10 +82,27 @@ class Embed:
     settings: tyro.conf.OmitArgPrefixes[Settings] = field(default_factory=Settings)
     limits: tyro.conf.OmitArgPrefixes[Limits] = field(default_factory=Limits)
 
+    @property
+    def ledger_file(self) -> Path:
+        """Where used nonces are noted."""
+        return ledger_beside(self.key) if self.ledger is None else self.ledger
+
     def check(self) -> None:
-        """Raise ValueError for options that are out of range or do not go together."""
+        """Refuse what a text would be made for in vain.
+
+        Raises:
+            ValueError: options are out of range or do not go together.
+            OSError: a file that is to be written cannot be.
+        """
         self.settings.check()
         self.limits.check()
+        if self.nonce is not None:
+            check_nonce(self.nonce)
+        check_output(self.ledger_file, "name another --ledger, and keep to it")
+        if self.law is not None:
+            check_output(self.law, "name another --law")
+            if link_target(self.law) in (link_target(self.key), link_target(self.ledger_file)):
+                raise ValueError(f"{self.law} is the key or its ledger: name another --law")
         if self.law is not None and self.settings.scheme == "parallel":
             raise ValueError("the receiver of the scheme parallel needs no model and no law: leave out --law")
 
@@ -91,7 +110,7 @@ class Embed:
         """The message.
 
         Raises:
-            ValueError: none is given, or several.
+            ValueError: none is given, or several, or it is not UTF-8.
             OSError: the file cannot be read.
         """
         given = [part is not None for part in (self.message, self.message_file, self.message_bits)]
@@ -99,7 +118,9 @@ class Embed:
             raise ValueError("give one of --message, --message-file and --message-bits")
         if self.message_bits is not None:
             return parse_bits(self.message_bits)
-        return read_input(self.message_file) if self.message_file is not None else (self.message or "").encode()
+        if self.message_file is not None:
+            return read_input(self.message_file)
+        return encoded(self.message or "", "--message")
 
 
 @paragraph_help
@@ -113,29 +134,37 @@ class Decode:
     """The key file."""
     nonce: int | None = None
     """Number of the message, if known."""
-    search: int = 16
-    """Nonces to try if it is not: 0, 1, 2, ..."""
+    search: int | None = None
+    """Nonces to try if it is not: 0, 1, 2, ...; 16 if not given."""
     law: Path | None = None
     """Read the text with this law, which the sender wrote, instead of the model."""
     model: tyro.conf.OmitArgPrefixes[Model] = field(default_factory=Model)
     settings: tyro.conf.OmitArgPrefixes[Settings] = field(default_factory=Settings)
 
     def check(self) -> None:
-        """Raise ValueError for options that are out of range."""
+        """Raise ValueError for options that are out of range or do not go together."""
         self.settings.check()
-        if self.search < 1:
-            raise ValueError(f"search={self.search}: at least one nonce must be tried")
+        if self.nonce is not None:
+            check_nonce(self.nonce)
+        if self.search is None:
+            return
+        if self.nonce is not None or self.law is not None:
+            raise ValueError("--search is for texts of which neither --nonce nor --law is known: leave it out")
+        if not 1 <= self.search <= MOST_NONCES:
+            raise ValueError(f"search={self.search}: from 1 to {MOST_NONCES} nonces can be tried")
 
     def nonces(self) -> range:
         """The nonce that was given, or the first few."""
-        return range(self.search) if self.nonce is None else range(self.nonce, self.nonce + 1)
+        if self.nonce is not None:
+            return range(self.nonce, self.nonce + 1)
+        return range(16 if self.search is None else self.search)
 
     def read_prompt(self) -> str | None:
         """The prompt; None if none was given and the text is read without a model, where it only helps to recognise it
         in front of the text.
 
         Raises:
-            ValueError: none is given where it is needed, two are, or the file is not UTF-8.
+            ValueError: none is given where it is needed, two are, or it is not UTF-8.
             OSError: the file cannot be read.
         """
         without_model = self.law is not None or self.settings.scheme == "parallel"
@@ -153,4 +182,4 @@ Command = (
 
 def read_input(path: Path) -> bytes:
     """The bytes of a file, or of standard input if it is called -."""
-    return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    return sys.stdin.buffer.read() if str(path) == "-" else read_file(path)

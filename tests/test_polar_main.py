@@ -14,6 +14,7 @@ from polar import commands, progress
 from polar.__main__ import main
 from polar.embedding import embed_with_retries
 from polar.framing import BitString, parse_bits
+from polar.secrets import NonceLedger
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +115,7 @@ def test_an_interrupted_embed_uses_no_nonce(run, key, model, monkeypatch):
 
 @pytest.mark.parametrize(
     ("stop", "code", "says"),
-    [(KeyboardInterrupt(), 130, "interrupted: "), (BrokenPipeError(32, "Broken pipe"), 2, "pipe; ")],
+    [(KeyboardInterrupt(), 130, "interrupted: "), (BrokenPipeError(32, "Broken pipe"), 1, "pipe; ")],
 )
 def test_a_nonce_whose_text_got_lost_on_the_way_out_is_told(run, key, model, monkeypatch, stop, code, says):
     options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
@@ -139,7 +140,17 @@ def test_a_nonce_whose_text_got_lost_on_the_way_out_is_told(run, key, model, mon
         (("--prompt", "a"), "one of --message"),
         (("--prompt", "a", "--message", "x", "--message-bits", "1"), "one of --message"),
         (("--prompt", "a", "--message-bits", "12"), "0 and 1 only"),
-        (("--prompt", "a", "--message-file", "/nowhere/at/all"), "No such file"),
+        (("--prompt", "a", "--message-file", "/nowhere/at/all"), "/nowhere/at/all: no such file"),
+        (("--prompt", "a", "--message-file", "/tmp"), "/tmp is a folder: name a file"),
+        (("--prompt-file", "/tmp", "--message", "x"), "/tmp is a folder: name a file"),
+        (("--prompt", "a", "--message", os.fsdecode(b"\xff")), "--message is not UTF-8 text"),
+        (("--prompt", os.fsdecode(b"\xff\xfe"), "--message", "x"), "--prompt is not UTF-8 text"),
+        (
+            ("--prompt", "a", "--message", "x", "--law", "/tmp"),
+            "/tmp is no file that can be written: name another --law",
+        ),
+        (("--prompt", "a", "--message", "x", "--ledger", "/dev/null"), "name another --ledger"),
+        (("--prompt", "a", "--message", "x", "--law", "/proc/no/such"), "cannot be written: name another --law"),
         (("--prompt", "a", "--message", "x" * 99, "--max-blocks", "3"), "bytes fits"),
         (("--prompt", "a", "--message", "x", "--temperature", "-1"), "temperature=-1"),
         (("--prompt", "a", "--message", "x", "--nonce", "-1"), "2^64"),
@@ -150,6 +161,65 @@ def test_bad_input_is_exit_code_2(run, key, model, arguments, complaint):
     assert (code, out) == (2, b"")
     assert complaint in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--search", "0"), "from 1 to"),
+        (("--search", "-5"), "from 1 to"),
+        (("--search", 1 << 64), "from 1 to"),
+        (("--search", "3", "--nonce", "1"), "leave it out"),
+        (("--search", "3", "--law", "x"), "leave it out"),
+        (("--nonce", "-1"), "2^64"),
+    ],
+)
+def test_nonces_that_cannot_be_tried(run, key, model, arguments, complaint):
+    code, out, err = run("decode", "--key", key, "--model", model, "--prompt", "a", key, *arguments)
+    assert (code, out) == (2, b"")
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
+def test_the_law_does_not_replace_the_key_or_its_ledger(run, key, model, tmp_path):
+    options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
+    secret = key.read_bytes()
+    (tmp_path / "link").symlink_to(key)
+    for law in (key, tmp_path / "link", f"{key}.nonces"):
+        code, out, err = run(*options, "--law", law)
+        assert (code, out) == (2, b"")
+        assert "name another --law" in err
+    assert key.read_bytes() == secret
+
+
+def test_a_nonce_is_noted_before_the_law_gets_out(run, key, model, tmp_path, monkeypatch):
+    options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x", "--law", tmp_path / "law")
+
+    def fail(law, path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(commands, "save_text_law", fail)
+    code, out, err = run(*options)
+    assert (code, out) == (1, b"")
+    assert "No space left on device; nonce 0 counts as used" in err
+    monkeypatch.undo()
+    monkeypatch.setattr(NonceLedger, "record", fail)
+    code, out, err = run(*options)
+    assert (code, out) == (1, b"")
+    assert not (tmp_path / "law").exists()
+    monkeypatch.undo()
+    assert "nonce 1" in run(*options)[2]
+
+
+def test_nonces_are_counted_across_links(run, key, model, tmp_path):
+    (tmp_path / "d").mkdir()
+    link = tmp_path / "d" / "link.key"
+    link.symlink_to(key)
+    for number, path in enumerate((key, link, key, link)):
+        code, _, err = run("embed", "--key", path, "--model", model, "--prompt", "a", "--message", "x")
+        assert code == 0
+        assert f"nonce {number}:" in err
+    assert [path.name for path in (tmp_path / "d").iterdir()] == ["link.key"]
 
 
 def test_a_model_without_entropy_is_exit_code_1(run, key, model):

@@ -1,6 +1,7 @@
 """Ctrl-C before a command has begun its work."""
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from polar.secrets import new_key, save_key
-from wm_env.startup import quitting_on_interrupt
+from wm_env.startup import is_system_failure, quitting_on_interrupt
 
 ROOT = Path(__file__).parent.parent
 
@@ -65,3 +66,12 @@ def test_an_ignored_interrupt_stays_ignored():
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_failures_of_the_system_are_told_from_refusals(tmp_path):
+    for number in (errno.ENOSPC, errno.EPIPE, errno.EIO, errno.ENOMEM):
+        assert is_system_failure(OSError(number, os.strerror(number)))
+    with pytest.raises(OSError) as caught:  # noqa: PT011
+        (tmp_path / "none").read_bytes()
+    for error in (caught.value, OSError("a refusal"), PermissionError(errno.EACCES, "x"), ValueError("x")):
+        assert not is_system_failure(error)

@@ -1,4 +1,4 @@
-"""Ctrl-C while a command starts: one line and an exit code, whatever library is being imported."""
+"""How commands end: exit codes, and one line for Ctrl-C while they start, whatever library is being imported."""
 
 import os
 import signal
@@ -25,6 +25,15 @@ def quitting_on_interrupt(module: str) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def is_system_failure(error: Exception) -> bool:
+    """Whether `error` is neither bad input nor our own refusal of it, but a full disk, a closed pipe or the like.
+
+    What the operating system says has a number (errno); a path that is wrong has a class of its own.
+    """
+    wrong_path = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+    return isinstance(error, OSError) and error.errno is not None and not isinstance(error, wrong_path)
 
 
 def _quit(number: int, frame: FrameType | None) -> None:
