@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from polar.arithmetic import Reader, Side
+from polar.arithmetic import NoMessageError, Reader, Side
 from polar.secrets import KeyStream, MessageKeys
 from polar.stream import Tokens
 from wm_env.limits import best_partition, shared_key_success
@@ -135,6 +135,8 @@ def _reader(pool: CandidatePool, code: BlockCode) -> Reader:
 def _draw(cover: Floats, candidates: list[int], draws: KeyStream) -> int:
     """One of the candidates, in proportion to the cover, to within 2^-52 of it."""
     weights = [int(weight) for weight in np.round(cover[candidates] * 2.0**52)]
+    if not any(weights):
+        raise NoMessageError("the text holds a block without a probability")
     point = draws.below(sum(weights))
     for candidate, weight in zip(candidates, weights, strict=True):
         point -= weight

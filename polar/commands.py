@@ -152,12 +152,12 @@ def _decode_by_law(options: Decode, key: Key, text: bytes, prompt: str | None) -
     law = load_text_law(options.law)
     name = f"{options.law} (fingerprint {law.fingerprint[:16]})"
     front = None if prompt is None else prompt.encode()
-    if front is not None and hashlib.sha256(front).hexdigest() != law.about["prompt"]:
+    if front is not None and hashlib.sha256(front).hexdigest() != law.about.prompt:
         raise ValueError(f"{name} was made for another prompt: ask the sender for the law of this text")
-    if options.nonce not in (None, law.about["nonce"]):
-        raise ValueError(f"{name} was made for nonce {law.about['nonce']}, not {options.nonce}")
+    if options.nonce not in (None, law.about.nonce):
+        raise ValueError(f"{name} was made for nonce {law.about.nonce}, not {options.nonce}")
     found = decode_with_law(text, key, law, front or b"")
-    if found.message is None and hashlib.sha256(text).hexdigest() != law.about["text"]:
+    if found.message is None and hashlib.sha256(text).hexdigest() != law.about.text:
         _tell(f"{name} was made for another text")
     return found
 

@@ -92,7 +92,7 @@ def decode_with_law(text: bytes, key: Key, law: TextLaw, prompt: bytes = b"") ->
 
     `prompt` is only needed to recognise it in front of the text. The p-value knows no evidence but a message.
     """
-    settings = Settings(**law.about["settings"])
+    settings = law.about.settings
 
     def read(keys: MessageKeys, receiver: Receiver) -> None:
         if law.vocabulary is not None:
@@ -101,7 +101,7 @@ def decode_with_law(text: bytes, key: Key, law: TextLaw, prompt: bytes = b"") ->
             walk = block.walk(keys, receiver, settings.code_budget)
             drive(walk, partial(recorded_pool, law.pools))
 
-    return _search(read, text_forms(text, prompt), key, settings.scheme, [law.about["nonce"]])
+    return _search(read, text_forms(text, prompt), key, settings.scheme, [law.about.nonce])
 
 
 def decode_parallel(

@@ -9,7 +9,7 @@ Both ends open a channel (`polar.channel`) with the same model, prompt and setti
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -22,6 +22,7 @@ from polar.decoding import decode_parallel
 from polar.framing import Message, payload_bits
 from polar.progress import Report, silence, watched
 from polar.records import (
+    About,
     Asking,
     LawRecords,
     PoolRecords,
@@ -217,13 +218,13 @@ class _Job:
             raise UnfitTextError(f"with nonce {self.keys.nonce} the text does not decode: {error}") from None
         if receiver.message != self.message:
             raise UnfitTextError(f"with nonce {self.keys.nonce} the text decodes to another message")
-        about = {
-            "settings": asdict(settings),
-            "nonce": self.keys.nonce,
-            "model": source.lm.fingerprint,
-            "prompt": hashlib.sha256(self.channel.prompt).hexdigest(),
-            "text": hashlib.sha256(raw).hexdigest(),
-        }
+        about = About(
+            settings=settings,
+            nonce=self.keys.nonce,
+            model=source.lm.fingerprint,
+            prompt=hashlib.sha256(self.channel.prompt).hexdigest(),
+            text=hashlib.sha256(raw).hexdigest(),
+        )
         return Embedded(
             text=text,
             tokens=tokens,

@@ -5,17 +5,22 @@ masses that were looked at. It says nothing about the key or the message that th
 """
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polar.arithmetic import NoMessageError
 from polar.block import CandidatePool
+from polar.secrets import check_nonce
+from polar.settings import Settings
 from polar.stream import TokenLaw, Tokens
 from polar.vocabulary import Vocabulary
 from wm_env.files import fingerprint, write_atomically
+from wm_env.json_values import entry
 from wm_env.tensors import Arrays, FileFormat, read_tensors, write_tensors
 from wm_env.tree import Floats, Ints
 
@@ -108,17 +113,36 @@ def recorded_pool(records: Mapping[Tokens, CandidatePool], tokens: Tokens) -> Ca
 
 
 @dataclass(frozen=True)
+class About:
+    """Which text a law is of.
+
+    Attributes:
+        settings: of the channel.
+        nonce: of the message.
+        model: fingerprint of the model.
+        prompt: SHA-256 of the prompt, in hex.
+        text: SHA-256 of the text, in hex.
+    """
+
+    settings: Settings
+    nonce: int
+    model: str
+    prompt: str
+    text: str
+
+
+@dataclass(frozen=True)
 class TextLaw:
     """Everything but the key that the receiver of one text needs.
 
     Attributes:
-        about: JSON types: the settings of the channel, nonce, and fingerprints of model, prompt and text.
+        about: which text this is.
         laws: the marks of the laws of tokens, by the tokens before (scheme stream).
         pools: the pools, by the tokens before (scheme block).
         vocabulary: the tokens that a text can contain (scheme stream).
     """
 
-    about: Mapping[str, Any]
+    about: About
     laws: Mapping[Tokens, Mapping[int, int]]
     pools: Mapping[Tokens, CandidatePool]
     vocabulary: Vocabulary | None
@@ -126,7 +150,7 @@ class TextLaw:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the content."""
-        return fingerprint(_arrays(self), self.about)
+        return fingerprint(_arrays(self), asdict(self.about))
 
 
 def save_text_law(law: TextLaw, path: Path) -> None:
@@ -135,21 +159,24 @@ def save_text_law(law: TextLaw, path: Path) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    meta = {"about": dict(law.about)}
+    meta = {"about": asdict(law.about)}
     write_atomically(path, lambda temporary: write_tensors(temporary, RECORD_FORMAT, _arrays(law), meta))
 
 
 def load_text_law(path: Path) -> TextLaw:
-    """Read a law.
+    """Read a law; it comes from somebody else, so everything in it is checked.
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: the file is damaged, changed, of another kind or format version.
+        ValueError: the file is damaged, changed, of another kind or format version, or no text can have this law.
     """
     arrays, meta = read_tensors(path, RECORD_FORMAT)
     try:
-        return _from_arrays(arrays, meta["about"])
-    except (KeyError, IndexError, ValueError) as error:
+        about = entry(meta, "about", About, path)
+        about.settings.check()
+        check_nonce(about.nonce)
+        return _from_arrays(arrays, about)
+    except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}): ask the sender for it again") from None
 
 
@@ -197,35 +224,84 @@ def _parent(questions: list[Tokens], number: int) -> int:
     return -1
 
 
-def _from_arrays(arrays: Arrays, about: Mapping[str, Any]) -> TextLaw:
+def _from_arrays(arrays: Arrays, about: About) -> TextLaw:
     questions: list[Tokens] = []
-    for parent, added in zip(arrays["parent"].tolist(), _pieces(arrays["added"], arrays["added_lengths"]), strict=True):
-        questions.append(((*questions[parent],) if parent >= 0 else ()) + tuple(added.tolist()))
-    sizes = arrays["answer_lengths"]
-    if "ids" in arrays:
-        vocabulary = Vocabulary(dict(zip(arrays["ids"].tolist(), _read_strings(arrays, "vocabulary"), strict=True)))
-        answers = zip(_pieces(arrays["ranks"], sizes), _pieces(arrays["marks"], sizes), strict=True)
-        laws = [dict(zip(ranks.tolist(), marks.tolist(), strict=True)) for ranks, marks in answers]
+    parents, pieces = _array(arrays, "parent"), _pieces(arrays, "added", "added_lengths")
+    for parent, added in zip(parents.tolist(), pieces, strict=True):
+        if not -1 <= parent < len(questions):
+            raise ValueError(f"question {len(questions)} continues question {parent}")
+        questions.append((questions[parent] if parent >= 0 else ()) + tuple(added.tolist()))
+    if about.settings.scheme == "stream":
+        strings = _read_strings(arrays, "vocabulary")
+        vocabulary = Vocabulary(dict(zip(_array(arrays, "ids").tolist(), strings, strict=True)))
+        answers = zip(_pieces(arrays, "ranks"), _pieces(arrays, "marks"), strict=True)
+        laws = [_law(ranks, marks, len(vocabulary.ids)) for ranks, marks in answers]
         return TextLaw(about, dict(zip(questions, laws, strict=True)), {}, vocabulary)
-    texts = _read_strings(arrays, "text")
-    ends = np.cumsum(sizes).tolist()
+    if about.settings.scheme == "parallel":
+        raise ValueError("texts of the scheme parallel have no law")
+    texts = iter(_read_strings(arrays, "text"))
+    columns = _pieces(arrays, "tokens"), _pieces(arrays, "cover"), _pieces(arrays, "log2_prob")
     pools = [
-        RecordedPool(tokens, tuple(texts[end - len(cover) : end]), cover, log2_prob)
-        for tokens, cover, log2_prob, end in zip(
-            *(_pieces(arrays[name], sizes) for name in ("tokens", "cover", "log2_prob")), ends, strict=True
-        )
+        _pool(tokens, tuple(islice(texts, len(cover))), cover, log2_prob, about.settings)
+        for tokens, cover, log2_prob in zip(*columns, strict=True)
     ]
     return TextLaw(about, {}, dict(zip(questions, pools, strict=True)), None)
+
+
+def _law(ranks: Ints, marks: Ints, tokens: int) -> dict[int, int]:
+    """The recorded masses of one law, which rise from 0 to the whole.
+
+    Raises:
+        ValueError: they do not, or there are no such ranks.
+    """
+    if (np.diff(ranks) <= 0).any() or not ((ranks >= 0) & (ranks <= tokens)).all():
+        raise ValueError("ranks are not those of the vocabulary")
+    if not len(marks) or (np.diff(marks) < 0).any() or marks[0] < 0 or marks[-1] <= 0 or marks[ranks == 0].any():
+        raise ValueError("masses do not rise from 0")
+    return dict(zip(ranks.tolist(), marks.tolist(), strict=True))
+
+
+def _pool(tokens: Ints, text: tuple[bytes, ...], cover: Floats, log2_prob: Floats, settings: Settings) -> RecordedPool:
+    """One recorded pool.
+
+    Raises:
+        ValueError: it is none of these settings.
+    """
+    if not 1 <= len(cover) == len(text) <= settings.candidates or not all(text):
+        raise ValueError("a pool has too few or too many candidates, or empty ones")
+    if tokens.shape[1] != settings.block_length:
+        raise ValueError(f"candidates have {tokens.shape[1]} tokens, not {settings.block_length}")
+    if not ((cover >= 0).all() and abs(cover.sum() - 1) <= 1e-6):
+        raise ValueError("probabilities of candidates are not a law")
+    return RecordedPool(tokens, text, cover, log2_prob)
 
 
 def _flat(rows: list[Any]) -> Ints:
     return np.array([value for row in rows for value in row], dtype=np.int64)
 
 
-def _pieces(values: Any, lengths: Ints) -> list[Any]:
-    if lengths.sum() != len(values):
-        raise ValueError("lengths do not add up")
-    return np.split(values, np.cumsum(lengths)[:-1])
+def _array(arrays: Arrays, name: str) -> NDArray[Any]:
+    """The array `name`, of the type and the number of axes that it must have.
+
+    Raises:
+        ValueError: there is none, or it is another.
+    """
+    if name not in arrays:
+        raise ValueError(f"{name} is missing")
+    wanted = {"cover": np.float64, "log2_prob": np.float64, "text": np.uint8, "vocabulary": np.uint8}
+    kind, axes = np.dtype(wanted.get(name, np.int64)), 2 if name == "tokens" else 1
+    array = arrays[name]
+    if array.ndim != axes or array.dtype != kind:
+        raise ValueError(f"{name} is {array.dtype} with {array.ndim} axes, {kind} with {axes} is needed")
+    return array
+
+
+def _pieces(arrays: Arrays, name: str, lengths: str = "answer_lengths") -> list[NDArray[Any]]:
+    """The array `name`, cut into pieces of the lengths in another."""
+    values, sizes = _array(arrays, name), _array(arrays, lengths)
+    if not ((sizes >= 0) & (sizes <= len(values))).all() or sizes.sum() != len(values):
+        raise ValueError(f"{lengths} do not add up to {name}")
+    return np.split(values, np.cumsum(sizes)[:-1])
 
 
 def _strings(name: str, strings: Any) -> Arrays:
@@ -236,4 +312,4 @@ def _strings(name: str, strings: Any) -> Arrays:
 
 
 def _read_strings(arrays: Arrays, name: str) -> list[bytes]:
-    return [piece.tobytes() for piece in _pieces(arrays[name], arrays[f"{name}_lengths"])]
+    return [piece.tobytes() for piece in _pieces(arrays, name, f"{name}_lengths")]

@@ -12,6 +12,9 @@ Ending = Literal["sentence", "none"]
 POOL_ROWS = 16
 """Canvases in a forward pass when candidate blocks are drawn."""
 
+LARGEST = 1 << 20
+"""More tokens, candidates or canvases than any memory holds."""
+
 MOST_PARITY = 128
 """Parity bytes: half of the longest codeword."""
 
@@ -49,6 +52,9 @@ class Settings:
 
     def check(self) -> None:
         """Raise ValueError for a number out of its range."""
+        for name in ("block_length", "candidates", "rows", "positions"):
+            if getattr(self, name) > LARGEST:
+                raise ValueError(f"{name}={getattr(self, name)}: at most {LARGEST} is possible")
         if not 0 <= self.tv_budget < 1:
             raise ValueError(f"tv_budget={self.tv_budget}: a number from 0 to below 1 is needed")
         if self.rows < 1:

@@ -12,10 +12,11 @@ from polar.channel import Settings, open_channel
 from polar.decoding import decode, decode_many, decode_with_law
 from polar.embedding import Limits, UnfitTextError, embed, embed_many, embed_with_retries
 from polar.framing import parse_bits
-from polar.records import load_text_law, save_text_law
+from polar.records import RECORD_FORMAT, load_text_law, save_text_law
 from polar.secrets import Key
 from polar.tail import ends_sentence
 from wm_env.lm.llada import load_lm
+from wm_env.tensors import read_tensors, write_tensors
 
 KEY = Key(bytes(range(32)))
 STREAM = Settings(block_length=4)
@@ -235,6 +236,53 @@ def test_a_law_file_stands_for_the_model(channels, scheme, tmp_path):
     other = embed(channels[scheme], b"x", KEY, 7)
     assert other.law.fingerprint != law.fingerprint
     assert decode_with_law(other.text.encode(), KEY, law).message is None
+
+
+CHANGES = {
+    "2d": lambda array: array[None],
+    "short": lambda array: array[:-1],
+    "empty": lambda array: array[:0],
+    "float": lambda array: array.astype(float) if array.dtype.kind in "iu" else array.astype(np.float32),
+    "negative": lambda array: (array.astype(np.int64) * 0 - 3).astype(array.dtype),
+    "zero": lambda array: array * 0,
+    "huge": lambda array: np.full_like(array, 2**62 if array.dtype == np.int64 else 255),
+    "nan": lambda array: array * np.nan,
+}
+
+
+@pytest.mark.parametrize("scheme", ["stream", "block"])
+def test_law_files_of_strangers(channels, scheme, tmp_path):
+    """Whatever is in the file, it is refused in one line, or there is no message; here all parts are changed."""
+    sent = embed(channels[scheme], b"x", KEY, 6)
+    path = tmp_path / "law.safetensors"
+    save_text_law(sent.law, path)
+    arrays, meta = read_tensors(path, RECORD_FORMAT)
+
+    def refused(changed, about):
+        write_tensors(path, RECORD_FORMAT, changed, about)
+        try:
+            return decode_with_law(sent.text.encode(), KEY, load_text_law(path)).message is None
+        except ValueError as error:
+            return "\n" not in str(error) and "ask the sender" in str(error)
+
+    assert not refused(arrays, meta)
+    for name, array in arrays.items():
+        assert refused({other: value for other, value in arrays.items() if other != name}, meta), name
+        for change, make in CHANGES.items():
+            if name != "log2_prob" or change in ("2d", "short", "empty", "float"):
+                assert refused(arrays | {name: make(array)}, meta), (name, change)
+    assert refused(arrays, []), "meta"
+    assert refused(arrays, {"about": None}), "about"
+    about = meta["about"]
+    for name, value in about.items():
+        assert refused(arrays, {"about": {other: about[other] for other in about if other != name}}), name
+        for wrong in (None, 5.5, -1, [value], {}):
+            if name != "settings" or wrong != {}:
+                assert refused(arrays, {"about": about | {name: wrong}}), (name, wrong)
+    for name in about["settings"]:
+        for wrong in (None, "x", [1], -1, 10**400):
+            assert refused(arrays, {"about": about | {"settings": about["settings"] | {name: wrong}}}), (name, wrong)
+    assert refused(arrays, {"about": about | {"settings": about["settings"] | {"foo": 1}}}), "unknown"
 
 
 def test_nothing_tried_is_no_evidence(channels):
