@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from wm_env.startup import INTERRUPTED, quitting_on_interrupt
+from wm_env.startup import INTERRUPTED, is_system_failure, quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import tyro
@@ -48,6 +48,7 @@ def main() -> int:
         # Torch is imported only now: the help has been shown and wrong options have been refused.
         from agents.evaluation import summary
         from agents.interrupts import InterruptedRunError
+        from agents.progress import say
         from agents.runs import last_folder, next_folder, run_name
         from agents.training import read_settings, resume_run, start_run, train
         from agents.training_loop import TrainingFailedError
@@ -63,14 +64,14 @@ def main() -> int:
         else:
             run = start_run(options.run or next_folder(name), settings, sys.argv)
         evaluation = train(run)
-        print(f"{run.folder.law}: {summary(evaluation, run.problem, run.objective)}")
+        say(f"{run.folder.law}: {summary(evaluation, run.problem, run.objective)}")
     except InterruptedRunError as stop:
         print(stop, file=sys.stderr)
         return 128 + stop.signal_number
     except TrainingFailedError as error:
         return _fail(error, 1)
     except (ValueError, OSError) as error:
-        return _fail(error, 2)
+        return _fail(error, 1 if is_system_failure(error) else 2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -18,6 +18,7 @@ from agents.ppo_callbacks import BestPolicy, LawEvaluation, evaluate_determinist
 from agents.ppo_lagrangian import PPOLagrangian
 from agents.ppo_policy import LawPolicy
 from agents.ppo_vec_env import LogitVecEnv
+from agents.progress import say
 from agents.runs import RunFolder, end_of_resumed, load_checkpoint, save_checkpoint
 from agents.settings import RunSettings
 from agents.training_log import TrainingLog
@@ -49,7 +50,7 @@ def train_ppo(folder: RunFolder, problem: Problem, settings: RunSettings, resume
         settings = dataclasses.replace(settings, iterations=end)
     total = settings.iterations * rollout
     with (
-        TrainingLog(folder, model.num_timesteps if resume else None) as log,
+        TrainingLog(folder, model.num_timesteps if resume else None, settings.ppo.evaluate_every * rollout) as log,
         Interrupts() as interrupts,
         tqdm(total=total, initial=model.num_timesteps, unit="step", disable=not sys.stderr.isatty()) as bar,
     ):
@@ -77,7 +78,7 @@ def _save_held_out(folder: RunFolder, problem: Problem, model: PPOLagrangian, se
     env = CovertWatermarkEnv(**env_arguments(beside, problem, settings) | {"prompts": len(rows)})
     held_out = evaluate_deterministic(model, env, unseen)
     save_law(held_out.law, beside.law)
-    print(f"{beside.law}: {summary(held_out, unseen, env.objective)}")
+    say(f"{beside.law}: {summary(held_out, unseen, env.objective)}")
 
 
 def env_arguments(folder: RunFolder, problem: Problem, settings: RunSettings) -> dict[str, Any]:
@@ -142,7 +143,7 @@ class _Recorder(LawEvaluation):
         self.bar.update(self.num_timesteps - self.bar.n)
         line = progress(metrics, self.settings.epsilon, self.model.multiplier)
         if self.bar.disable:
-            print(f"step {self.num_timesteps} of {self.bar.total}: {line}", flush=True)
+            say(f"step {self.num_timesteps} of {self.bar.total}: {line}")
         else:
             self.bar.set_postfix_str(line)
         _save_checkpoint(self.folder, self.model, self.best)

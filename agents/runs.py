@@ -1,9 +1,12 @@
 """The run folder: everything about one training run, in files that are written whole or not at all."""
 
+import fcntl
 import itertools
-import json
+import os
 import platform
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -13,8 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agents.progress import say
 from agents.settings import RunSettings
-from wm_env.files import write_atomically, write_json
+from wm_env.files import read_json, write_atomically, write_json
+from wm_env.json_values import entry
 from wm_env.tensors import FileFormat, read_tensors, write_tensors
 from wm_env.tree import StateTree, save_tree
 
@@ -63,25 +68,62 @@ def create_run(path: Path, tree: StateTree, settings: Mapping[str, Any], command
 
     Raises:
         FileExistsError: the folder is there already and not empty.
-        OSError: it cannot be written.
+        OSError: it cannot be written; nothing is left behind.
     """
     run = RunFolder(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FileExistsError(f"{path} exists already: choose another --run, or continue that run with --resume")
-    save_tree(tree, run.tree)
-    write_json(
-        run.config,
-        {
-            "version": CONFIG_VERSION,
-            "settings": dict(settings),
-            "tree_fingerprint": tree.fingerprint,
-            "model": tree.meta.model,
-            "model_fingerprint": tree.meta.model_fingerprint,
-            "versions": versions(),
-            "command": list(command),
-        },
-    )
+    config = {
+        "version": CONFIG_VERSION,
+        "settings": dict(settings),
+        "tree_fingerprint": tree.fingerprint,
+        "model": tree.meta.model,
+        "model_fingerprint": tree.meta.model_fingerprint,
+        "versions": versions(),
+        "command": list(command),
+    }
+    taken = FileExistsError(f"{path} exists already: choose another --run, or continue that run with --resume")
+    if path.exists() and not path.is_dir():
+        raise taken
+    path.mkdir(parents=True, exist_ok=True)
+    with locked(run):
+        if any(path.iterdir()):
+            raise taken
+        with discarded_on_failure(run):
+            save_tree(tree, run.tree)
+            write_json(run.config, config)
     return run
+
+
+@contextmanager
+def locked(run: RunFolder) -> Iterator[None]:
+    """Within the context the folder is this process's alone.
+
+    Raises:
+        BlockingIOError: it is another's.
+        OSError: it cannot be opened.
+    """
+    handle = os.open(run.path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(f"{run.path} is in use by another process: wait, or choose another --run") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def discarded_on_failure(run: RunFolder) -> Iterator[None]:
+    """Remove the folder if the context ends with an error or Ctrl-C while the run has neither checkpoint nor law.
+
+    What is left could be neither started again under its name nor be of use to anybody.
+    """
+    try:
+        yield
+    except BaseException:
+        if not run.checkpoint.exists() and not run.law.exists():
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
 
 
 def read_config(run: RunFolder) -> dict[str, Any]:
@@ -94,13 +136,15 @@ def read_config(run: RunFolder) -> dict[str, Any]:
     if not run.config.is_file():
         raise FileNotFoundError(f"{run.path} holds no run (no {run.config.name}): start one without --resume")
     try:
-        config = json.loads(run.config.read_text(encoding="utf-8"))
-        version = config["version"]
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{run.config} is damaged: start a new run") from None
+        config = read_json(run.config)
+        version = entry(config, "version", int, run.config)
+        for name, kind in (("settings", dict[str, Any]), ("tree_fingerprint", str)):
+            entry(config, name, kind, run.config)
+    except ValueError as error:
+        raise ValueError(f"{error}; the configuration is damaged: start a new run") from None
     if version != CONFIG_VERSION:
         raise ValueError(f"{run.config} has version {version}, this program reads {CONFIG_VERSION}: start a new run")
-    return dict(config)
+    return config
 
 
 def save_checkpoint(run: RunFolder, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -146,7 +190,7 @@ def end_of_resumed(run: RunFolder, reached: int, iterations: int) -> int:
         ValueError: it is damaged.
     """
     if reached >= iterations:
-        print(f"{run.path} is at iteration {reached} already: to go on give --iterations above {reached}", flush=True)
+        say(f"{run.path} is at iteration {reached} already: to go on give --iterations above {reached}")
     end = max(reached, iterations)
     config = read_config(run)
     if config["settings"]["iterations"] != end:

@@ -1,11 +1,17 @@
 """What a training run can be told, and the presets. Free of torch, so that a command line shows its help at once."""
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from wm_env.files import check_seed
 from wm_env.help import paragraph_help
+from wm_env.json_values import read_as
+
+MOST_DIMENSIONS = 65_536
+"""Most dimensions of an embedding: the paper's set-up has 64."""
 
 
 @paragraph_help
@@ -130,16 +136,68 @@ class RunSettings:
         return dataclasses.asdict(self)
 
     @staticmethod
-    def from_json(value: Mapping[str, Any]) -> "RunSettings":
-        """What `to_json` wrote.
+    def from_json(value: object, source: object = "settings") -> "RunSettings":
+        """What `to_json` wrote; settings that came later than the file have their defaults.
+
+        Args:
+            value: of JSON's types.
+            source: what it was read from, for errors.
 
         Raises:
-            KeyError, TypeError: a setting is missing or unknown.
+            ValueError: a setting is unknown, of another type or out of range.
         """
-        learner = dict(value["learner"])
-        policy = PolicySettings(**learner.pop("policy"))
-        rest = {name: setting for name, setting in value.items() if name not in ("learner", "ppo")}
-        return RunSettings(**rest, learner=LearnerSettings(**learner, policy=policy), ppo=PPOSettings(**value["ppo"]))
+        settings = read_as(RunSettings, value, source)
+        settings.check()
+        return settings
+
+    def check(self) -> None:
+        """Check what does not depend on the tree.
+
+        Raises:
+            ValueError: the first setting that is out of range.
+        """
+        learner, policy, ppo = self.learner, self.learner.policy, self.ppo
+        check_seed(self.seed)
+        _check_numbers(
+            "above 0",
+            lambda value: value > 0,
+            iterations=self.iterations,
+            evaluate_every=learner.evaluate_every,
+            learning_rate=learner.learning_rate,
+            dual_step=learner.dual_step,
+            ppo_copies=ppo.copies,
+            ppo_learning_rate=ppo.learning_rate,
+            ppo_dual_step=ppo.dual_step,
+            ppo_target_kl=ppo.target_kl,
+            ppo_evaluate_every=ppo.evaluate_every,
+        )
+        _check_numbers(
+            "of 0 or more",
+            lambda value: value >= 0,
+            first_multiplier=learner.first_multiplier,
+            label_spread=policy.label_spread,
+            leading_spread=policy.leading_spread,
+            trailing_spread=policy.trailing_spread,
+        )
+        _check_numbers("in [0, 1]", lambda value: 0 <= value <= 1, common=policy.common)
+        if policy.embedding is not None and not 0 < policy.embedding <= MOST_DIMENSIONS:
+            raise ValueError(f"embedding={policy.embedding}: a number from 1 to {MOST_DIMENSIONS} is needed")
+        if not 0 <= self.epsilon < math.inf:
+            raise ValueError(f"epsilon={self.epsilon}: a total-variation budget of 0 or more is needed")
+        if not 0 < self.gamma <= 1:
+            raise ValueError(f"gamma={self.gamma}: a discount in (0, 1] is needed")
+        if self.labels == 1:
+            raise ValueError("labels=1: a label needs at least two values to carry anything")
+        if self.message_bits is not None and self.objective == "gp":
+            raise ValueError(f"message_bits={self.message_bits}: the gp objective has none; add --objective coded")
+        if self.message_bits == "auto" and self.agent != "planner":
+            raise ValueError("message_bits=auto: only the planner chooses lengths; add --agent planner, or a number")
+
+
+def _check_numbers(wanted: str, is_right: Callable[[float], bool], **values: float) -> None:
+    for name, value in values.items():
+        if not (math.isfinite(value) and is_right(value)):
+            raise ValueError(f"{name.replace('ppo_', 'ppo.')}={value}: a number {wanted} is needed")
 
 
 PRESETS = {

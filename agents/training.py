@@ -1,7 +1,6 @@
 """Training runs: from settings to a run folder with a law."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,11 @@ from agents.adaptive_planner import plan_adaptive
 from agents.coded_planner import plan_coded
 from agents.evaluation import Evaluation, evaluate_law, law_metrics
 from agents.planner import plan
-from agents.runs import RunFolder, create_run, read_config
+from agents.runs import RunFolder, create_run, discarded_on_failure, end_of_resumed, locked, read_config
 from agents.settings import RunSettings
 from agents.training_log import TrainingLog
 from agents.training_loop import train_primal_dual
-from wm_env.coded import label_bits
-from wm_env.files import check_seed, check_writable
+from wm_env.files import check_writable
 from wm_env.law import save_law
 from wm_env.problem import Objective, Problem, make_objective, open_tree, split_prompts
 from wm_env.tree import load_tree, subset
@@ -49,6 +47,7 @@ def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
         OSError: the folder exists already or cannot be written, or there is no such tree file.
         ValueError: settings that are out of range or do not fit the tree.
     """
+    settings.check()
     check_writable(path, "choose another --run")
     _check_device(settings)
     whole = open_tree(settings.tree)
@@ -60,8 +59,6 @@ def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
     settings = dataclasses.replace(settings, prompts=prompts, candidates=candidates)
     tree = subset(whole, rows[:prompts], candidates, settings.blocks)
     problem = Problem(tree, settings.epsilon, settings.gamma)
-    _check_range(settings)
-    _ = problem.optimum  # a bad budget or discount fails here, before anything is written
     objective = _objective(settings, problem)
     folder = create_run(path, problem.tree, settings.to_json(), command)
     return Run(folder, settings, problem, objective, resume=False)
@@ -75,14 +72,13 @@ def read_settings(path: Path) -> RunSettings:
         ValueError: its configuration is damaged.
     """
     folder = RunFolder(path)
-    try:
-        return RunSettings.from_json(read_config(folder)["settings"])
-    except (KeyError, TypeError):
-        raise ValueError(f"{folder.config} lacks a setting or has an unknown one: start a new run") from None
+    return RunSettings.from_json(read_config(folder)["settings"], folder.config)
 
 
 def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> Run:
     """Open a run that was started before, to go on with it; only the number of iterations may have changed.
+
+    A run that ended before its first checkpoint begins again.
 
     Raises:
         OSError: the folder cannot be written.
@@ -92,16 +88,20 @@ def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> 
         before, now = getattr(started_with, field.name), getattr(settings, field.name)
         if before != now and field.name != "iterations":
             raise ValueError(f"{path} was started with {field.name}={before}, not {now}: leave it out to go on")
-    if settings.agent == "planner":
+    folder = RunFolder(path)
+    if settings.agent == "planner" and folder.law.exists():
         raise ValueError(f"{path} was made by the {settings.agent}, which has nothing to resume: start a new run")
+    settings.check()
     check_writable(path, "choose another --run")
     _check_device(settings)
-    folder = RunFolder(path)
     tree = load_tree(folder.tree)
     if tree.fingerprint != read_config(folder)["tree_fingerprint"]:
         raise ValueError(f"{folder.tree} is not the tree that this run was started with: put that one back")
     problem = Problem(tree, settings.epsilon, settings.gamma)
-    return Run(folder, settings, problem, _objective(settings, problem), resume=True)
+    begun = folder.checkpoint.exists()
+    if not begun and folder.law.exists():
+        raise FileNotFoundError(f"{folder.checkpoint} is missing: put it back, or start a new run")
+    return Run(folder, settings, problem, _objective(settings, problem), resume=begun)
 
 
 def train(run: Run) -> Evaluation:
@@ -110,9 +110,16 @@ def train(run: Run) -> Evaluation:
     Raises:
         agents.interrupts.InterruptedRunError: a signal came; the state was saved first.
         agents.training_loop.TrainingFailedError: the learner diverged.
-        OSError: a file could not be written.
+        OSError: a file could not be written, or another process trains in this folder.
         ValueError: the checkpoint is damaged, or the planner needs more labels.
     """
+    with locked(run.folder), discarded_on_failure(run.folder):
+        if not run.resume:
+            end_of_resumed(run.folder, 0, run.settings.iterations)
+        return _train(run)
+
+
+def _train(run: Run) -> Evaluation:
     if run.settings.agent == "planner":
         return _train_planner(run)
     if run.settings.agent == "ppo":
@@ -153,30 +160,3 @@ def _objective(settings: RunSettings, problem: Problem) -> Objective:
 def _check_device(settings: RunSettings) -> None:
     if settings.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device=cuda: no CUDA device is there: use --device cpu")
-
-
-def _check_range(settings: RunSettings) -> None:
-    constants = settings.learner
-    for name, value in (
-        ("iterations", settings.iterations),
-        ("ppo.copies", settings.ppo.copies),
-        ("ppo.learning_rate", settings.ppo.learning_rate),
-        ("ppo.dual_step", settings.ppo.dual_step),
-        ("ppo.target_kl", settings.ppo.target_kl),
-        ("ppo.evaluate_every", settings.ppo.evaluate_every),
-        ("evaluate_every", constants.evaluate_every),
-        ("learning_rate", constants.learning_rate),
-        ("dual_step", constants.dual_step),
-        ("embedding", constants.policy.embedding),
-    ):
-        if value is not None and not value > 0:
-            raise ValueError(f"{name}={value}: a number above 0 is needed")
-    check_seed(settings.seed)
-    if not 0 <= constants.first_multiplier < math.inf:
-        raise ValueError(f"first_multiplier={constants.first_multiplier}: a number of 0 or more is needed")
-    if label_bits(settings.labels) == 0:
-        raise ValueError("labels=1: a label needs at least two values to carry anything")
-    if settings.message_bits is not None and settings.objective == "gp":
-        raise ValueError(f"message_bits={settings.message_bits}: the gp objective has none; add --objective coded")
-    if settings.message_bits == "auto" and settings.agent != "planner":
-        raise ValueError("message_bits=auto: only the planner chooses lengths; add --agent planner, or give a number")

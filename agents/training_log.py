@@ -26,15 +26,16 @@ class TrainingLog:
     Args:
         folder: the run folder.
         resume_at: iteration that the run continues from; rows and events beyond it are dropped.
+        every: iterations between two rows; a run that is gone on with has all that are due up to `resume_at`.
 
     Raises:
         OSError: the folder cannot be written.
         ValueError: the metrics to go on from are missing or damaged.
     """
 
-    def __init__(self, folder: RunFolder, resume_at: int | None = None) -> None:
+    def __init__(self, folder: RunFolder, resume_at: int | None = None, every: int = 1) -> None:
         self._path = folder.metrics
-        self._rows = [] if resume_at is None else _rows_up_to(folder.metrics, resume_at)
+        self._rows = [] if resume_at is None else _rows_up_to(folder.metrics, resume_at, every)
         self._writer = SummaryWriter(str(folder.path), purge_step=None if resume_at is None else resume_at + 1)
 
     def __enter__(self) -> "TrainingLog":
@@ -97,12 +98,17 @@ def heat_maps(panels: Mapping[str, tuple[Tensor, str]]) -> Figure:
     return figure
 
 
-def _rows_up_to(path: Path, iteration: int) -> list[dict[str, str]]:
+def _rows_up_to(path: Path, iteration: int, every: int) -> list[dict[str, str]]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         if any(None in row or None in row.values() for row in rows):
             raise ValueError("a row has not as many entries as there are columns")
-        return [row for row in rows if int(row["iteration"]) <= iteration]
+        kept = [row for row in rows if int(row["iteration"]) <= iteration]
+        last = iteration // every * every
+        missing = set(range(0, last + 1, every)) - {int(row["iteration"]) for row in kept}
+        if missing:
+            raise ValueError(f"it has no row of iteration {min(missing)}")
+        return kept
     except (OSError, KeyError, ValueError, csv.Error) as error:
         raise ValueError(f"{path} is missing or damaged ({error}): put it back, or start a new run") from None

@@ -17,6 +17,7 @@ from agents.fast_primal_dual import ClosedFormLagrangian
 from agents.interrupts import InterruptedRunError, Interrupts
 from agents.policies import SoftmaxPolicy
 from agents.primal_dual import AutogradLagrangian, Gradient, PrimalDual, initial_policy
+from agents.progress import say
 from agents.runs import RunFolder, end_of_resumed, load_checkpoint, save_checkpoint
 from agents.settings import RunSettings
 from agents.training_log import TrainingLog
@@ -65,7 +66,7 @@ def train_primal_dual(
         )
     total, every = settings.iterations, settings.learner.evaluate_every
     with (
-        TrainingLog(folder, learner.iteration if resume else None) as log,
+        TrainingLog(folder, learner.iteration if resume else None, every) as log,
         Interrupts() as interrupts,
         tqdm(total=total, initial=learner.iteration, unit="it", disable=not sys.stderr.isatty()) as bar,
     ):
@@ -152,7 +153,7 @@ class _Look:
     def _report(self, iteration: int, metrics: dict[str, float]) -> None:
         numbers = progress(metrics, self.problem.epsilon, metrics["train/lagrange_multiplier"])
         if self.bar.disable:
-            print(f"iteration {iteration} of {self.bar.total}: {numbers}", flush=True)
+            say(f"iteration {iteration} of {self.bar.total}: {numbers}")
         else:
             self.bar.set_postfix_str(numbers)
 

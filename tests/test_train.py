@@ -209,9 +209,20 @@ def test_coded_preset_goes_on_from_a_checkpoint(small_tree_file, tmp_path):
         (["--epsilon", -0.1], "epsilon=-0.1: a total-variation budget of 0 or more is needed"),
         (["--gamma", 0], "gamma=0.0: a discount in (0, 1] is needed"),
         (["--iterations", 0], "iterations=0: a number above 0 is needed"),
-        (["--learner.policy.embedding", 0], "embedding=0: a number above 0 is needed"),
+        (["--learner.policy.embedding", 0], "embedding=0: a number from 1 to 65536 is needed"),
         (["--objective", "coded", "--message-bits", 4], "message_bits=4: 8 labels carry 1 to 3 message bits"),
         (["--learner.first-multiplier", -1], "first_multiplier=-1.0: a number of 0 or more is needed"),
+        (["--learner.policy.embedding", 1_000_000_000], "embedding=1000000000: a number from 1 to 65536 is needed"),
+        (["--learner.learning-rate", "inf"], "learning_rate=inf: a number above 0 is needed"),
+        (["--learner.dual-step", "nan"], "dual_step=nan: a number above 0 is needed"),
+        (["--learner.policy.common", 2], "common=2.0: a number in [0, 1] is needed"),
+        (["--learner.policy.common", "nan"], "common=nan: a number in [0, 1] is needed"),
+        (["--learner.policy.label-spread", "inf"], "label_spread=inf: a number of 0 or more is needed"),
+        (["--learner.policy.trailing-spread", -1], "trailing_spread=-1.0: a number of 0 or more is needed"),
+        (["--ppo.target-kl", "inf"], "ppo.target_kl=inf: a number above 0 is needed"),
+        (["--epsilon", "inf"], "epsilon=inf: a total-variation budget of 0 or more is needed"),
+        (["--gamma", "nan"], "gamma=nan: a discount in (0, 1] is needed"),
+        (["--seed", -1], "seed=-1: an integer from 0 to 2^32 - 1 is needed"),
         (["--message-bits", 2], "message_bits=2: the gp objective has none; add --objective coded"),
         (["--objective", "coded", "--message-bits", "auto"], "message_bits=auto: only the planner chooses lengths"),
         (["--agent", "planner", "--labels", 2], "labels=2"),
@@ -224,6 +235,7 @@ def test_bad_input_is_one_line_and_exit_code_2(small_tree_file, tmp_path, argume
     assert done.code == 2
     assert done.err.startswith(f"error: {message}")
     assert done.err.count("\n") == 1
+    assert not run.exists()
 
 
 def test_planner_chooses_the_length_of_every_state(small_tree_file, tmp_path):
@@ -261,6 +273,30 @@ def test_existing_run_other_settings_and_missing_run(whole_run, small_tree_file,
     missing = train("--run", tmp_path / "none", "--resume")
     assert (missing.code, missing.err.split(":")[0]) == (2, "error")
     assert "holds no run" in missing.err
+
+
+def test_a_run_goes_on_when_nobody_reads_its_lines(small_tree_file, tmp_path):
+    run = tmp_path / "run"
+    options = ["--preset", "smoke", "--tree", small_tree_file, "--run", run, *SMALL]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, ROOT / "train.py", *map(str, options)], stdout=writing, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(load_checkpoint(RunFolder(run))[0]["iteration"]) == 60
+
+
+def test_what_the_system_refuses_later_is_a_failure(small_tree_file, tmp_path):
+    with open("/dev/full", "w") as full:
+        options = ["--preset", "smoke", "--tree", small_tree_file, "--run", tmp_path / "run", *SMALL]
+        done = subprocess.run(
+            [sys.executable, ROOT / "train.py", *map(str, options)], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: [Errno 28]")
+    assert "Traceback" not in done.stderr
 
 
 def test_damaged_checkpoint_is_refused(small_tree_file, tmp_path):

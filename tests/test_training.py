@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from agents.runs import load_checkpoint, read_config, run_name
+from agents.runs import load_checkpoint, locked, read_config, run_name
 from agents.settings import PRESETS, LearnerSettings, PPOSettings, RunSettings
 from agents.training import read_settings, resume_run, start_run, train
 
@@ -91,6 +91,105 @@ def test_a_new_end_is_recorded(tree, tmp_path, capsys, settings):
         last = int(list(csv.DictReader(file))[-1]["iteration"])
     # A rollout of PPO is two blocks of two copies.
     assert last == (6 if settings is SMALL else 6 * 4)
+
+
+@pytest.mark.parametrize("agent", ["primal-dual", "ppo", "planner"])
+def test_a_run_that_ended_before_its_first_checkpoint_begins_again(tree, tmp_path, agent):
+    settings = dataclasses.replace(SMALL_PPO, tree=tree, agent=agent)
+    whole = start_run(tmp_path / "whole", settings, [])
+    train(whole)
+    # The process ended here, without a chance to clean up.
+    start_run(tmp_path / "run", dataclasses.replace(settings, iterations=3), [])
+    again = resumed(tmp_path / "run", 4)
+    assert not again.resume
+    train(again)
+    assert again.folder.law.read_bytes() == whole.folder.law.read_bytes()
+    assert read_settings(again.folder.path).iterations == 4
+
+
+def test_a_finished_run_without_its_checkpoint_is_not_done_again(tree, tmp_path):
+    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
+    train(run)
+    run.folder.checkpoint.unlink()
+    with pytest.raises(FileNotFoundError, match=r"checkpoint\.safetensors is missing: put it back, or start a new run"):
+        resumed(run.folder.path, 6)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_a_run_that_fails_before_its_first_checkpoint_leaves_nothing(tree, tmp_path, monkeypatch, error):
+    def fail(*arguments):
+        raise error
+
+    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
+    monkeypatch.setattr("agents.training.train_primal_dual", fail)
+    with pytest.raises(error):
+        train(run)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_folder_is_for_one_process(tree, tmp_path):
+    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
+    train(run)
+    again = resumed(run.folder.path, 6)
+    with locked(run.folder), pytest.raises(BlockingIOError, match="run is in use by another process: wait, or choose"):
+        train(again)
+    train(again)
+    assert int(load_checkpoint(run.folder)[0]["iteration"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"agent": "foo"}, "agent is 'foo'"),
+        ({"gradient": None}, "gradient is None"),
+        ({"epsilon": "abc"}, "epsilon is 'abc', a number is needed"),
+        ({"labels": 16.0}, "labels is 16.0, an integer is needed"),
+        ({"iterations": "80"}, "iterations is '80', an integer is needed"),
+        ({"seed": -1}, "seed=-1"),
+        ({"device": 5}, "device is 5"),
+        ({"learner": "x"}, "learner is 'x', an object is needed"),
+        ({"learner": {"learning_rate": [1]}}, "learner.learning_rate is"),
+        ({"learner": {"evaluate_every": 0}}, "evaluate_every=0: a number above 0"),
+        ({"learner": {"policy": {"common": 2}}}, r"common=2.0: a number in \[0, 1\]"),
+        ({"colour": "red"}, "colour is unknown"),
+    ],
+)
+def test_a_configuration_that_was_spoiled_is_refused(tree, tmp_path, change, message):
+    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
+    config = json.loads(run.folder.config.read_text())
+    config["settings"] |= change
+    run.folder.config.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=message) as refusal:
+        resumed(run.folder.path, 6)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[",
+        "[" * 100_000,
+        "null",
+        "5",
+        "[1]",
+        '{"version": "1"}',
+        '{"version": 1}',
+        '{"version": 1, "settings": []}',
+    ],
+)
+def test_a_configuration_of_another_kind_is_refused(tree, tmp_path, text):
+    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
+    run.folder.config.write_text(text)
+    with pytest.raises(ValueError, match=r"the configuration is damaged: start a new run$"):
+        read_settings(run.folder.path)
+
+
+def test_new_ends_are_checked(tree, tmp_path):
+    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
+    train(run)
+    with pytest.raises(ValueError, match="iterations=-3: a number above 0 is needed"):
+        resumed(run.folder.path, -3)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_resumed_log_drops_what_came_after(tmp_path):
         for iteration in (0, 10, 20):
             log.add(iteration, {"eval/rate": float(iteration)})
     time.sleep(1.1)  # event files are read in the order of their names, which begin with the second they were opened in
-    with TrainingLog(folder, resume_at=10) as log:
+    with TrainingLog(folder, resume_at=10, every=10) as log:
         log.add(20, {"eval/rate": -20.0})
     assert [float(row["eval/rate"]) for row in rows_of(folder)] == [0.0, 10.0, -20.0]
     assert [event.value for event in events_of(folder).Scalars("eval/rate")] == [0.0, 10.0, -20.0]
@@ -78,6 +78,11 @@ def test_every_heat_map_has_whole_ticks_and_a_bar_on_the_common_scale(shape):
     "spoil",
     [
         lambda path: path.unlink(),
+        lambda path: path.write_text(""),
+        lambda path: path.write_text("iteration,eval/rate\n"),
+        lambda path: path.write_text("iteration,eval/rate\n10,1.0\n"),
+        lambda path: path.write_text("iteration,eval/rate\n0,1.0\n"),
+        lambda path: path.write_text("iteration,eval/rate\n0,1.0\nten,1.0\n"),
         lambda path: path.write_bytes(path.read_bytes()[:-8]),
         lambda path: path.write_bytes(b"\xff\xfe" + path.read_bytes()),
         lambda path: path.write_text("a,b\n1,2\n"),
@@ -92,5 +97,5 @@ def test_damaged_metrics_are_refused_before_anything_is_written(tmp_path, spoil)
     spoil(folder.metrics)
     before = sorted(path.name for path in folder.path.iterdir())
     with pytest.raises(ValueError, match=r"metrics\.csv is missing or damaged"):
-        TrainingLog(folder, resume_at=10)
+        TrainingLog(folder, resume_at=13, every=10)
     assert sorted(path.name for path in folder.path.iterdir()) == before

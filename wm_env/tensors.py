@@ -1,5 +1,6 @@
 """Named arrays with JSON metadata in one safetensors file, with a kind and a version that are checked on reading."""
 
+import errno
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -52,9 +53,9 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
-        raise OSError(
-            f"{path.parent} cannot be written ({first_line(error)}): make room, or name another folder"
-        ) from None
+        failure = OSError(f"{path.parent} cannot be written ({first_line(error)}): make room, or name another folder")
+        failure.errno = errno.EIO  # a failure of the system, not a wrong path
+        raise failure from None
 
 
 def read_tensors(path: Path, file_format: FileFormat) -> tuple[Arrays, Any]:
