@@ -1,6 +1,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,6 +117,37 @@ def test_nan_logits_are_an_error_and_no_law(tmp_path: Path) -> None:
         broken.log2_probs(torch.tensor([[1, 2, 3]]), 1, 1.0)
 
 
+def test_a_temperature_that_overflows_is_named(lm: MaskedLM) -> None:
+    with pytest.raises(ValueError, match="temperature=1e-310: too small"):
+        lm.log2_probs(torch.tensor([[1, 2, 3]]), 1, 1e-310)
+
+
+@pytest.mark.parametrize("device", ["foo", "cuda:99", "", None, 5, "meta"])
+def test_devices_without_numbers_are_refused(folder: Path, device: Any) -> None:
+    with pytest.raises(ValueError, match=r"^device .*$"):
+        load_lm(folder, device=device)
+
+
+@pytest.mark.parametrize("source", ["", None, 5, b"mini", []])
+def test_what_names_no_model(source: Any) -> None:
+    with pytest.raises(ValueError, match="unknown model"):
+        load_lm(source)
+
+
+def test_halves_of_characters_are_no_text(lm: MaskedLM) -> None:
+    with pytest.raises(ValueError, match=r"the text is not UTF-8 text \(character 2\)"):
+        lm.encode("a\ud800b")
+
+
+@pytest.mark.parametrize("kind", [["llada"], {"a": 1}, 5, None])
+def test_a_model_type_that_is_no_name(tmp_path: Path, kind: Any) -> None:
+    folder = write_checkpoint(tmp_path, random_tensors())
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | {"model_type": kind}))
+    with pytest.raises(ValueError, match=r"config.json: model_type is .* text is needed"):
+        load_lm(folder)
+
+
 def test_names_of_special_tokens_in_a_text_are_ordinary_letters(lm: MaskedLM) -> None:
     text = "a <|mdm_mask|> and <|endoftext|>é"
     ids = lm.encode(text)
@@ -169,7 +201,7 @@ class TestRefusals:
         (tmp_path / "config.json").write_text("{")
         self.refused(tmp_path, ValueError, "not JSON")
         (tmp_path / "config.json").write_text("[]")
-        self.refused(tmp_path, ValueError, "not an object")
+        self.refused(tmp_path, ValueError, "an object is needed")
 
     def test_no_tokenizer_or_a_broken_one(self, tmp_path: Path) -> None:
         folder = write_checkpoint(tmp_path, random_tensors())

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from llada_files import config_json, forward_written_out, random_tensors
@@ -74,6 +76,11 @@ def test_the_two_ff_outs_have_different_names() -> None:
         ("max_sequence_length", None),
         ("mask_token_id", -1),
         ("mask_token_id", 260),
+        ("n_layers", 10**30),
+        ("d_model", 10**30),
+        ("vocab_size", 1 << 40),
+        ("rope_theta", 10**400),
+        ("rope_theta", math.inf),
     ],
 )
 def test_a_configuration_that_is_not_implemented_is_refused_by_name(name: str, value: object) -> None:

@@ -60,10 +60,12 @@ def test_draws_are_seeded_subsets_in_order(tmp_path):
         ("p.txt", b"caf\xe9\n", "not UTF-8"),
         ("p.txt.gz", b"no gzip", "no complete gzip file"),
         ("p.txt.gz", gzip.compress(b"one\ntwo\n" * 1000, mtime=0)[:-12], "no complete gzip file"),
-        ("p.jsonl", b'{"text": "one"}\nnonsense\n', "line 2: not a JSON object"),
-        ("p.jsonl", b'{"title": "one"}\n', 'line 1: no "text" field'),
-        ("p.jsonl", b'{"text": 3}\n', 'line 1: no "text" field'),
-        ("p.jsonl", b'["text"]\n', 'line 1: no "text" field'),
+        ("p.jsonl", b'{"text": "one"}\nnonsense\n', "line 2 is not JSON"),
+        ("p.jsonl", b"[" * 100_000, "line 1 is not JSON: nested too deeply"),
+        ("p.jsonl", rb'{"text": "a\ud800b"}', "line 1: text is .*, text is needed"),
+        ("p.jsonl", b'{"title": "one"}\n', "line 1: text is missing"),
+        ("p.jsonl", b'{"text": 3}\n', "line 1: text is 3, text is needed"),
+        ("p.jsonl", b'["text"]\n', "line 1 is .*, an object is needed"),
         ("p.jsonl", b'{"text": ""}\n', "line 1: an empty prompt"),
     ],
 )
@@ -74,9 +76,10 @@ def test_bad_files(tmp_path, name, content, message):
 
 
 def test_missing_file_and_folder(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        read_prompts(str(tmp_path / "nothing"))
-    with pytest.raises(OSError, match="directory"):
+    for name in ("nothing", "nothing.gz"):
+        with pytest.raises(FileNotFoundError, match=f"{name}: no such file"):
+            read_prompts(str(tmp_path / name))
+    with pytest.raises(OSError, match="is a folder"):
         read_prompts(str(tmp_path))
 
 

@@ -4,7 +4,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,20 +77,33 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Within the context errors of opening or reading `path` become one line that says what is wrong with it.
+
+    Raises:
+        OSError: there is no such file, it is a folder, or it cannot be read.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise IsADirectoryError(f"{path} is a folder: name a file") from None
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise type(error)(f"{path} cannot be read: {error.strerror}") from None
+
+
 def read_file(path: Path) -> bytes:
     """The bytes of a file.
 
     Raises:
         OSError: there is none, it is a folder, or it cannot be read; one line that says which.
     """
-    try:
+    with reading(path):
         return path.read_bytes()
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise IsADirectoryError(f"{path} is a folder: name a file") from None
-    except OSError as error:
-        raise type(error)(f"{path} cannot be read: {error.strerror}") from None
 
 
 def read_text(path: Path) -> str:

@@ -1,6 +1,5 @@
 """What `python -m wm_env.lm.build` does: check, tell the cost, grow the tree, write it."""
 
-import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from wm_env.lm.cost import (
 )
 from wm_env.lm.crew import Crew, StoppedError
 from wm_env.lm.forward import can_compile, is_layer_stack
-from wm_env.lm.llada import MaskedLM, compiled_lm, load_lm
+from wm_env.lm.llada import MaskedLM, checked_device, compiled_lm, load_lm
 from wm_env.lm.partial import Context, delete_parts, parts_folder, recorded_rows
 from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.progress import progress
@@ -78,21 +77,6 @@ def prepare(options: BuildOptions) -> Plan:
     contexts = tuple(encode_prompts(lm, prompts, options.blocks * options.block_length))
     check_pool_size(lm, settings)
     return Plan(options, settings, tuple(prompts), contexts, lm)
-
-
-def checked_device(name: str) -> str:
-    """`name`, if torch can compute there; "cuda" is the GPU that torchrun means for this process.
-
-    Raises:
-        ValueError: it cannot.
-    """
-    if name == "cuda":
-        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {name!r} cannot be used here: {first_line(error)}") from None
-    return name
 
 
 def with_rows(plan: Plan, crew: Crew) -> Plan:

@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from wm_env.files import write_atomically, write_json
 from wm_env.lm.network import LLaDAConfig, tensor_names
-from wm_env.tensors import unreadable
+from wm_env.tensors import disk_errors, unreadable
 
 FORMAT = 1
 
@@ -32,7 +32,7 @@ def save_lm(
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config.to_json())
     tokenizer.save_pretrained(folder)
-    write_atomically(folder / "model.safetensors", lambda path: save_file(tensors, path, {"format": "pt"}))
+    write_atomically(folder / "model.safetensors", lambda path: _save(tensors, path, {"format": "pt"}))
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def save_checkpoint(
         "history": list(progress.history),
     }
     metadata = {"format": str(FORMAT), "progress": json.dumps(about), "settings": json.dumps(settings)}
-    write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata))
+    write_atomically(path, lambda temporary: _save(tensors, temporary, metadata))
 
 
 def load_checkpoint(
@@ -111,6 +111,11 @@ def load_checkpoint(
     about = json.loads(metadata["progress"])
     best = float("inf") if about["best"] is None else about["best"]
     return Progress(about["step"], about["seconds"], best, tuple(about["history"]))
+
+
+def _save(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
+    with disk_errors(path):
+        save_file(dict(tensors), path, dict(metadata))
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -15,7 +15,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
 
 from wm_env.files import fingerprint
 from wm_env.lm.llada import MaskedLM, banned_ids, llada_logits, tokenizer_fingerprint
-from wm_env.lm.network import ATTENTION
+from wm_env.lm.network import ATTENTION, check_size
 from wm_env.lm.weights import load_tensors, read_tokenizer
 
 _REQUIRED: Mapping[str, object] = {
@@ -85,6 +85,8 @@ def _checked(values: Mapping[str, Any]) -> dict[str, float]:
         wanted = int if name in _SIZES else (int, float)
         if not isinstance(value, wanted) or isinstance(value, bool) or not value > 0:
             raise ValueError(f"config.json: {name} is {value!r}; Dream needs a positive number there")
+        if name in _SIZES:
+            check_size(name, int(value))
     heads, groups = values["num_attention_heads"], values["num_key_value_heads"]
     if values["hidden_size"] % heads or values["hidden_size"] // heads % 2 or heads % groups:
         raise ValueError(

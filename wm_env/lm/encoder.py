@@ -39,7 +39,7 @@ _RESERVED = re.compile(r"\[unused\d+\]|madeupword\d+")
 
 def is_encoder(values: Mapping[str, Any]) -> bool:
     """Whether a config.json is of a class that `AutoModelForMaskedLM` loads."""
-    name = MODEL_FOR_MASKED_LM_MAPPING_NAMES.get(values.get("model_type", ""))
+    name = MODEL_FOR_MASKED_LM_MAPPING_NAMES.get(str(values.get("model_type")))
     return name is not None and name.endswith("ForMaskedLM") and values.get("architectures") == [name]
 
 

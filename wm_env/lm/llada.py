@@ -6,6 +6,7 @@ transformers' own classes (for LLaDA, Llama: `wm_env.lm.network`). `load_lm` bui
 
 import hashlib
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +18,8 @@ from huggingface_hub import snapshot_download
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from wm_env.files import fingerprint, first_line, read_json
+from wm_env.files import encoded, fingerprint, first_line, read_json
+from wm_env.json_values import read_as
 from wm_env.lm.forward import compile_layers, hidden_at, is_layer_stack
 from wm_env.lm.network import LLaDAConfig, build_network, tensor_names
 from wm_env.lm.weights import load_tensors, read_tokenizer
@@ -95,14 +97,17 @@ class MaskedLM:
         """log2 softmax(logits / tau) over the ids that are not banned: (N, V) -> (N, V) float64, in bits.
 
         Raises:
-            ValueError: tau is not a positive number, or there is a NaN.
+            ValueError: tau is not a positive number, or so small that logits / tau overflows, or there is a NaN.
         """
         if not (0 < temperature < math.inf):
             raise ValueError(f"temperature must be a positive number, got {temperature}")
         tempered = logits.double() / temperature
-        if tempered.isnan().any():
+        law = torch.log_softmax(tempered.masked_fill(self.banned, -math.inf), dim=-1) / math.log(2)
+        if law.isnan().any():
+            if logits.isfinite().all():
+                raise ValueError(f"temperature={temperature}: too small for the logits of {self.name}")
             raise ValueError(f"{self.name} returned NaN logits; load it in float32 or check the checkpoint")
-        return torch.log_softmax(tempered.masked_fill(self.banned, -math.inf), dim=-1) / math.log(2)
+        return law
 
     def encode(self, text: str) -> list[int]:
         """The token ids of `text`, nothing added.
@@ -110,8 +115,10 @@ class MaskedLM:
         The names of special tokens inside the text are encoded letter by letter.
 
         Raises:
-            ValueError: the tokenizer still produced an id that no text may contain.
+            ValueError: the tokenizer still produced an id that no text may contain, or the text is none (halves of
+                surrogate pairs).
         """
+        encoded(text, "the text")
         ids: list[int] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)[
             "input_ids"
         ]
@@ -147,7 +154,8 @@ def load_lm(source: str | Path, *, device: str = "cpu", dtype: torch.dtype = tor
         dtype: torch.float32 or torch.bfloat16.
 
     Raises:
-        ValueError: the model is unknown, or its configuration, tensors or tokenizer are not what is implemented here.
+        ValueError: the model is unknown, its configuration, tensors or tokenizer are not what is implemented here, or
+            torch cannot compute on the device.
         OSError: files are missing or cannot be fetched.
     """
     # The other kinds build `MaskedLM`s of their own, so they import this module.
@@ -156,18 +164,37 @@ def load_lm(source: str | Path, *, device: str = "cpu", dtype: torch.dtype = tor
 
     if dtype not in (torch.float32, torch.bfloat16):
         raise ValueError(f"dtype must be torch.float32 or torch.bfloat16, got {dtype}")
+    device = checked_device(device)
     folder = _find(source)
     values = read_config(folder)
-    if values.get("model_type") == "Dream":
+    kind = read_as(str, values.get("model_type", "llada"), folder / "config.json", "model_type")
+    if kind == "Dream":
         return load_dream(folder, values, str(source), device, dtype)
     if is_encoder(values):
         return load_encoder(folder, values, str(source), device, dtype)
-    if values.get("model_type", "llada") != "llada":
+    if kind != "llada":
         raise ValueError(
-            f"{folder / 'config.json'}: model_type {values['model_type']!r} with architectures "
+            f"{folder / 'config.json'}: model_type {kind!r} with architectures "
             f"{values.get('architectures')!r} is not read; LLaDA, Dream and the ForMaskedLM classes of transformers are"
         )
     return load_llada(folder, values, str(source), device, dtype)
+
+
+def checked_device(name: str) -> str:
+    """`name`, if torch can compute there; "cuda" is the GPU that torchrun means for this process.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if not isinstance(name, str) or name.split(":")[0] in ("", "meta"):
+        raise ValueError(f"device {name!r} holds no numbers: name one such as cpu or cuda:0")
+    if name == "cuda":
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {name!r} cannot be used here: {first_line(error)}") from None
+    return name
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:
@@ -194,6 +221,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _find(source: str | Path, wanted: Sequence[str] = ("*.json", "*.safetensors", "merges.txt")) -> Path:
+    if not isinstance(source, str | Path) or source == "":
+        raise ValueError(f"unknown model {source!r}: give mini, the folder of a checkpoint, or a hub id owner/name")
     if source == "mini":
         return EMBEDDED
     if Path(source).is_dir():

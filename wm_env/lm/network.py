@@ -16,7 +16,12 @@ from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from wm_env.json_values import entry
+
 ATTENTION = "llada_sdpa"
+
+MOST_LAYERS = 1 << 10
+LARGEST_SIZE = 1 << 24
 
 REQUIRED_VALUES: Mapping[str, object] = {
     "model_type": "llada",
@@ -166,24 +171,29 @@ def _refuse_what_is_not_implemented(values: Mapping[str, Any]) -> None:
 
 
 def _number(values: Mapping[str, Any], name: str, kind: type, minimum: int = 1) -> Any:
-    value = values.get(name)
-    if value is None:
+    if values.get(name) is None:
         raise ValueError(f"config.json lacks {name!r}")
-    fits = isinstance(value, int | float) and not isinstance(value, bool)
+    value: Any = entry(values, name, kind, "config.json")
     if kind is int:
-        if not (fits and isinstance(value, int) and value >= minimum):
-            raise ValueError(f"config.json: {name} is {value!r}, not an integer of at least {minimum}")
-        return value
-    if not (fits and 0 < value < float("inf")):
+        check_size(name, value, minimum)
+    elif not value > 0:
         raise ValueError(f"config.json: {name} is {value!r}, not a positive number")
-    return float(value)
+    return value
+
+
+def check_size(name: str, value: int, minimum: int = 1) -> None:
+    """Check a size from a config.json, before a network of it is built.
+
+    Raises:
+        ValueError: it is too small, or larger than any network's.
+    """
+    largest = MOST_LAYERS if name in ("n_layers", "num_hidden_layers") else LARGEST_SIZE
+    if not minimum <= value <= largest:
+        raise ValueError(f"config.json: {name} is {value}, not an integer from {minimum} to {largest}")
 
 
 def _flag(values: Mapping[str, Any], name: str) -> bool:
-    value = values.get(name)
-    if not isinstance(value, bool):
-        raise ValueError(f"config.json: {name} is {value!r}, not true or false")
-    return value
+    return entry(values, name, bool, "config.json")
 
 
 class FullPrecisionRotary(nn.Module):

@@ -1,7 +1,6 @@
 """Where prompts come from: the shipped ones, a file, or C4's news articles."""
 
 import gzip
-import json
 import zlib
 from collections.abc import Iterable, Iterator
 from importlib import resources
@@ -9,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from wm_env.files import first_line
+from wm_env.files import first_line, reading
+from wm_env.json_values import entry, parse_json
 
 C4_WORDS = 64
 """C4 holds whole articles; this many of their first words are the prompt."""
@@ -66,7 +66,7 @@ def _file_prompts(path: Path) -> Iterator[str]:
 def _whole_lines(path: Path) -> Iterator[str]:
     opened = gzip.open if path.suffix.lower() == ".gz" else open
     try:
-        with opened(path, "rt", encoding="utf-8-sig") as file:
+        with reading(path), opened(path, "rt", encoding="utf-8-sig") as file:
             for line in file:
                 yield line.rstrip("\n")
     except UnicodeDecodeError as error:
@@ -77,13 +77,8 @@ def _whole_lines(path: Path) -> Iterator[str]:
 
 def _jsonl_texts(path: Path) -> Iterator[str]:
     for number, line in enumerate(_whole_lines(path), start=1):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            raise ValueError(f"{path}, line {number}: not a JSON object") from None
-        if not isinstance(record, dict) or not isinstance(record.get("text"), str):
-            raise ValueError(f'{path}, line {number}: no "text" field that holds a string')
-        yield record["text"]
+        place = f"{path}, line {number}"
+        yield entry(parse_json(line, place), "text", str, place)
 
 
 def _c4_prompts(count: int, seed: int) -> tuple[str, ...]:
