@@ -3,22 +3,28 @@
 python -m agents.frontier runs/primal-dual runs/ppo runs/planner
 """
 
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-import numpy as np
-import tyro
-from matplotlib.figure import Figure
+from wm_env.startup import INTERRUPTED, is_system_failure, quitting_on_interrupt
 
-from agents.runs import RunFolder, read_config
-from wm_env.files import write_atomically
-from wm_env.information import measure
-from wm_env.law import JointLaw, load_law
-from wm_env.optimum import Optimum, percent_of_optimum, solve
-from wm_env.tree import StateTree, load_tree
+with quitting_on_interrupt(__name__):
+    import numpy as np
+    import tyro
+    from matplotlib.figure import Figure
+
+    from agents.progress import say
+    from agents.runs import RunFolder, read_config
+    from wm_env.files import check_output, write_atomically
+    from wm_env.information import measure
+    from wm_env.json_values import entry
+    from wm_env.law import JointLaw, load_law
+    from wm_env.optimum import Optimum, percent_of_optimum, solve
+    from wm_env.tree import StateTree, load_tree
 
 _CURVE_POINTS = 61
 _MARKERS = "osD^vPX*"
@@ -105,7 +111,7 @@ def frontier_figure(tree: StateTree, runs: Mapping[str, RunResult], gamma: float
             markersize=_SIZES[run.agent],
             zorder=2 + 1 / _SIZES[run.agent],
             linestyle="none",
-            label=f"{name} ({run.agent}, epsilon {run.epsilon:g}): {percent:.1f} %",
+            label=f"{_plain(name)} ({run.agent}, epsilon {run.epsilon:g}): {percent:.1f} %",
         )
     discounted = "" if gamma == 1 else f", discount {gamma:g}"
     axes.set_xlabel(f"total variation, sum over {len(tree.blocks)} blocks{discounted}")
@@ -119,8 +125,26 @@ def frontier_figure(tree: StateTree, runs: Mapping[str, RunResult], gamma: float
     return figure
 
 
+def _plain(name: str) -> str:
+    """A name as Matplotlib shows it as it is: a dollar would begin a formula, an underscore hide the entry."""
+    return (f" {name}" if name.startswith("_") else name).replace("$", r"\$")
+
+
+def short_names(paths: Sequence[Path]) -> list[str]:
+    """The names of folders, with as many of the folders above them as it takes to tell them apart.
+
+    Raises:
+        ValueError: a folder is named twice.
+    """
+    places = [path.resolve() for path in paths]
+    if len(set(places)) < len(places):
+        raise ValueError("a run folder is named twice: leave one out")
+    by_depth = ([str(Path(*place.parts[-depth:])) for place in places] for depth in itertools.count(1))
+    return next(names for names in by_depth if len(set(names)) == len(names))
+
+
 def read_runs(paths: Sequence[Path]) -> tuple[StateTree, float, dict[str, RunResult]]:
-    """The common tree and discount of runs, and what they found, by the names of their folders.
+    """The common tree and discount of runs, and what they found, by their `short_names`.
 
     Raises:
         FileNotFoundError: a folder without a finished run.
@@ -131,36 +155,42 @@ def read_runs(paths: Sequence[Path]) -> tuple[StateTree, float, dict[str, RunRes
     runs: dict[str, RunResult] = {}
     trees: dict[str, StateTree] = {}
     discounts = set()
-    for path in paths:
+    for name, path in zip(short_names(paths), paths, strict=True):
         folder = RunFolder(path)
-        settings = read_config(folder)["settings"]
-        if settings["objective"] != "gp":
+        settings, source = read_config(folder)["settings"], folder.config
+        if entry(settings, "objective", Literal["gp", "coded"], source) != "gp":
             raise ValueError(f"{path} has the coded objective: the frontier is that of the gp objective")
         tree = load_tree(folder.tree)
         trees[tree.fingerprint] = tree
-        discounts.add(float(settings["gamma"]))
-        law = achieved(load_law(folder.law, tree), float(settings["gamma"]))
-        runs[path.name] = RunResult(settings["agent"], float(settings["epsilon"]), law)
+        gamma, epsilon = (entry(settings, setting, float, source) for setting in ("gamma", "epsilon"))
+        discounts.add(gamma)
+        agent = entry(settings, "agent", Literal["planner", "primal-dual", "ppo"], source)
+        runs[name] = RunResult(agent, epsilon, achieved(load_law(folder.law, tree), gamma))
     if len(trees) > 1 or len(discounts) > 1:
         raise ValueError("these runs have different trees or discounts: draw one figure for each")
     return trees.popitem()[1], discounts.pop(), runs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read runs and write the figure; returns the exit code: 0 done, 2 bad input."""
-    options = tyro.cli(Options, args=arguments, description=Options.__doc__)
+    """Read runs and write the figure; returns the exit code: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    with quitting_on_interrupt(__name__):
+        options = tyro.cli(Options, args=arguments, description=Options.__doc__)
     try:
         tree, gamma, runs = read_runs(options.runs)
         out = options.out if options.out is not None else options.runs[0].parent / "frontier.png"
+        check_output(out, "choose another --out")
         figure = frontier_figure(tree, runs, gamma)
         write_atomically(out, lambda temporary: figure.savefig(temporary, format="png", dpi=150))
+        for name, law in ((name, run.law) for name, run in runs.items()):
+            share = f"{percent_of_optimum(law.rate, solve(tree, law.cost, gamma)):.2f} % of the optimum there"
+            say(f"{name}: rate {law.rate:.4f} bits, total variation {law.cost:.4f}, {share}")
+        say(str(out))
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
-    for name, law in ((name, run.law) for name, run in runs.items()):
-        percent = percent_of_optimum(law.rate, solve(tree, law.cost, gamma))
-        print(f"{name}: rate {law.rate:.4f} bits, total variation {law.cost:.4f}, {percent:.2f} % of the optimum there")
-    print(out)
+        return 1 if is_system_failure(error) else 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 

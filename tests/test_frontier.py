@@ -1,9 +1,10 @@
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from agents.frontier import Achieved, RunResult, achieved, frontier, frontier_figure, main
+from agents.frontier import Achieved, RunResult, achieved, frontier, frontier_figure, main, short_names
 from agents.planner import plan
 from agents.runs import RunFolder, create_run
 from wm_env.law import save_law
@@ -82,6 +83,59 @@ def test_the_command_draws_runs(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert lines[0].startswith("low: rate ")
     assert lines[0].endswith("100.00 % of the optimum there")
     assert lines[2] == str(out)
+
+
+def test_every_run_has_a_name_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = synthetic_tree(2, 1, 5, entropy=1.5)
+    runs = [run_of(tmp_path / name, tree, 0.1) for name in ("a/x", "b/x", "a/_y", "a/$y$", "b/$\\bad{$")]
+    assert main([*map(str, runs), "--out", str(tmp_path / "x.png")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines[:-1]] == ["a/x", "b/x", "a/_y", "a/$y$", "b/$\\bad{$"]
+    assert main([str(runs[0]), str(tmp_path / "b" / ".." / "a" / "x")]) == 2
+    assert capsys.readouterr().err == "error: a run folder is named twice: leave one out\n"
+
+
+def test_a_folder_may_be_the_one_that_we_are_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_of(tmp_path / "only", synthetic_tree(2, 1, 5, entropy=1.5), 0.1)
+    monkeypatch.chdir(tmp_path / "only")
+    assert short_names([Path(".")]) == ["only"]
+
+
+def test_the_legend_shows_names_as_they_are() -> None:
+    tree = synthetic_tree(3, 2, 5, block_length=4, entropy=1.5)
+    names = ["_low", "$a$", "a$b$c_", "$\\bad{$"]
+    law = Achieved(rate=solve(tree, 0.1).rate, cost=0.1)
+    figure = frontier_figure(tree, {name: RunResult("ppo", 0.1, law) for name in names})
+    figure.draw_without_rendering()
+    shown = [text.get_text() for text in figure.legends[0].get_texts()][1:]
+    assert len(shown) == len(names)
+    for name, text in zip(names, shown, strict=True):
+        # A formula needs two dollars that are not escaped.
+        assert text.replace("\\$", "").count("$") == 0
+        assert text.replace("\\$", "$").strip().startswith(f"{name} (ppo")
+
+
+def test_refuses_what_cannot_be_written_before_it_computes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_of(tmp_path / "run", synthetic_tree(2, 1, 5, entropy=1.5), 0.1)
+    assert main([str(run), "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path} is no file that can be written: choose another --out\n"
+
+
+@pytest.mark.parametrize("name", ["objective", "gamma", "epsilon", "agent"])
+@pytest.mark.parametrize("value", [None, [1], "x", "missing"])
+def test_refuses_settings_of_another_type(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: object
+) -> None:
+    config = RunFolder(run_of(tmp_path / "run", synthetic_tree(2, 1, 5, entropy=1.5), 0.1)).config
+    content = json.loads(config.read_text())
+    content["settings"][name] = value
+    if value == "missing":
+        del content["settings"][name]
+    config.write_text(json.dumps(content))
+    assert main([str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {config}: {name} is ")
+    assert error.count("\n") == 1
 
 
 def test_the_figure_goes_beside_the_first_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
