@@ -1,13 +1,12 @@
 """Evaluate a trained law as a code: error rates, total variation, limits, tables and figures."""
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from wm_env.startup import INTERRUPTED, quitting_on_interrupt
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt, silence_output
 
 with quitting_on_interrupt(__name__):
     import tyro
@@ -85,8 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         evaluate_run(run, out, request)
     except BrokenPipeError:
-        # Who read the tables has gone, as `| head` does; Python would complain once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence_output()
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -6,7 +6,7 @@ python -m agents.frontier runs/primal-dual runs/ppo runs/planner
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,7 +21,7 @@ with quitting_on_interrupt(__name__):
     from agents.runs import RunFolder, read_config
     from wm_env.files import check_output, write_atomically
     from wm_env.information import measure
-    from wm_env.json_values import entry
+    from wm_env.json_values import read_as
     from wm_env.law import JointLaw, load_law
     from wm_env.optimum import Optimum, percent_of_optimum, solve
     from wm_env.tree import StateTree, load_tree
@@ -58,6 +58,16 @@ class RunResult:
     agent: str
     epsilon: float
     law: Achieved
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The settings of a run that its place in the figure depends on."""
+
+    agent: Literal["planner", "primal-dual", "ppo"]
+    objective: Literal["gp", "coded"]
+    epsilon: float
+    gamma: float
 
 
 @dataclass(frozen=True)
@@ -157,15 +167,14 @@ def read_runs(paths: Sequence[Path]) -> tuple[StateTree, float, dict[str, RunRes
     discounts = set()
     for name, path in zip(short_names(paths), paths, strict=True):
         folder = RunFolder(path)
-        settings, source = read_config(folder)["settings"], folder.config
-        if entry(settings, "objective", Literal["gp", "coded"], source) != "gp":
+        stored, names = read_config(folder)["settings"], [field.name for field in fields(_Asked)]
+        asked = read_as(_Asked, {name: stored[name] for name in names if name in stored}, folder.config)
+        if asked.objective != "gp":
             raise ValueError(f"{path} has the coded objective: the frontier is that of the gp objective")
         tree = load_tree(folder.tree)
         trees[tree.fingerprint] = tree
-        gamma, epsilon = (entry(settings, setting, float, source) for setting in ("gamma", "epsilon"))
-        discounts.add(gamma)
-        agent = entry(settings, "agent", Literal["planner", "primal-dual", "ppo"], source)
-        runs[name] = RunResult(agent, epsilon, achieved(load_law(folder.law, tree), gamma))
+        discounts.add(asked.gamma)
+        runs[name] = RunResult(asked.agent, asked.epsilon, achieved(load_law(folder.law, tree), asked.gamma))
     if len(trees) > 1 or len(discounts) > 1:
         raise ValueError("these runs have different trees or discounts: draw one figure for each")
     return trees.popitem()[1], discounts.pop(), runs

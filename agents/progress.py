@@ -1,7 +1,6 @@
 """Lines of progress on the standard output."""
 
-import os
-import sys
+from wm_env.startup import silence_output
 
 
 def say(line: str) -> None:
@@ -9,4 +8,4 @@ def say(line: str) -> None:
     try:
         print(line, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence_output()

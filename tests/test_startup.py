@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 COMMANDS = {
     "train": ["train.py"],
     "evaluate": ["evaluate.py"],
+    "frontier": ["-m", "agents.frontier", "never"],
     "polar": ["-m", "polar", "embed", "--key", "KEY", "--prompt", "a", "--message", "x"],
     "build": ["-m", "wm_env.lm.build", "--out", "never.safetensors"],
 }
@@ -42,6 +43,17 @@ def test_an_import_is_interrupted_with_one_line(tmp_path, command):
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)
     assert (process.returncode, out, errors) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("command", [["train.py"], ["evaluate.py"], ["-m", "agents.frontier"]])
+def test_a_help_that_nobody_reads_is_no_error(command):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, *command, "--help"], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("error", [None, ImportError("a library is missing")])

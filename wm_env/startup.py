@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -10,21 +11,37 @@ INTERRUPTED = 128 + signal.SIGINT
 """Exit code of a command that Ctrl-C ended, as a shell expects it."""
 
 
+def silence_output() -> None:
+    """Let what is printed from now on vanish, once who read it has gone, as `| head` does.
+
+    Python would write the rest at exit, and complain once more.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 @contextmanager
 def quitting_on_interrupt(module: str) -> Iterator[None]:
     """Within the context Ctrl-C ends the process at once, if `module`, the caller's `__name__`, is run as a command.
 
     Made for imports, where there is nothing to clean up: Python's KeyboardInterrupt comes out of the middle of an
-    import as a long traceback, or as another error of the library. Where Ctrl-C is ignored, it stays so.
+    import as a long traceback, or as another error of the library. Where Ctrl-C is ignored, it stays so. A help that
+    nobody reads to its end is no error.
     """
-    if module != "__main__" or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if module != "__main__":
         yield
         return
-    signal.signal(signal.SIGINT, _quit)
+    quits = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if quits:
+        signal.signal(signal.SIGINT, _quit)
     try:
         yield
+    except BrokenPipeError:
+        # The help is printed within the context.
+        silence_output()
+        sys.exit(0)
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if quits:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def is_system_failure(error: Exception) -> bool:
