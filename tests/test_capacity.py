@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
@@ -29,6 +31,8 @@ from wm_env.capacity import (
     substitution_channel,
 )
 from wm_env.information import measure
+
+ROOT = Path(__file__).parent.parent
 
 
 def random_cover(seed: int, states: int, tokens: int, channel: bool = False) -> Cover:
@@ -213,7 +217,7 @@ def test_wrong_arguments_are_named() -> None:
         dense_cover(torch.ones(2), law)
     with pytest.raises(ValueError, match="at least 2 tokens"):
         pair_cover(1)
-    with pytest.raises(ValueError, match="at least 1 label"):
+    with pytest.raises(ValueError, match=r"labels=0, .*: at least 1"):
         best_rate(pair_cover(3), 0, torch.Generator())
     with pytest.raises(ValueError, match="substitution"):
         substitution_channel(4, 1.5)
@@ -232,10 +236,15 @@ def test_command_prints_the_rate_of_a_file(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ('{"cover": [[1.0]]}', "must hold"),
+        ('{"cover": [[1.0]]}', "state_probs is missing"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"state_probs": [1.0], "cover": [[1e999]]}', "a number is needed"),
+        ('{"state_probs": [1.0], "cover": [[1' + "0" * 400 + "]]}", "a number is needed"),
+        ('{"state_probs": [0.5, 0.5], "cover": [[1.0], [0.5, 0.5]]}', "cover needs rows of one length"),
+        ('{"state_probs": [], "cover": []}', "cover needs rows of one length"),
         ('{"state_probs": [1.0], "cover": [[0.4, 0.4]]}', "probability law"),
-        ('{"state_probs": [1.0], "cover": [["a"]]}', "error"),
-        ("not json", "error"),
+        ('{"state_probs": [1.0], "cover": [["a"]]}', "cover[0][0] is 'a', a number is needed"),
+        ("not json", "is not JSON"),
     ],
 )
 def test_command_refuses_a_bad_file_in_one_line(
@@ -248,6 +257,54 @@ def test_command_refuses_a_bad_file_in_one_line(
     assert message.startswith("error: ")
     assert expected in message
     assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["solve", "LAW", "--iterations", "0"], "iterations=0"),
+        (["solve", "LAW", "--iterations", "-5"], "iterations=-5"),
+        (["solve", "LAW", "--restarts", "99999999999"], "take fewer restarts"),
+        (["solve", "LAW", "--seed", "-1"], "seed=-1"),
+        (["pairs", "--restarts", "99999999999"], "take fewer restarts"),
+        (["pairs", "--largest", "1"], "largest=1"),
+        (["pairs", "--largest", "-5"], "largest=-5"),
+        (["pairs", "--labels", "0"], "labels=0"),
+    ],
+)
+def test_command_refuses_numbers_out_of_range(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    file = tmp_path / "law.json"
+    file.write_text('{"state_probs": [1.0], "cover": [[0.5, 0.5]]}')
+    assert main([str(file) if argument == "LAW" else argument for argument in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert "bits/token" not in out
+    assert expected in err
+    assert err.count("\n") == 1
+
+
+def test_few_updates_are_rated_where_they_end() -> None:
+    cover = random_cover(3, 4, 4)
+    found = best_rate(cover, 3, torch.Generator().manual_seed(1), restarts=5, iterations=7)
+    assert found.rate == float(found.rates.max())
+    assert found.rate == float(rate_of(cover, found.assignment))
+
+
+def test_output_that_nobody_takes() -> None:
+    """A full disk is a failure, a reader who has gone is none."""
+    command = f"{sys.executable} -m wm_env.capacity pairs --largest 2 --restarts 1"
+    full = subprocess.run(f"{command} >/dev/full", shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert full.returncode == 1
+    assert full.stderr == "error: [Errno 28] No space left on device\n"
+    gone = subprocess.run(
+        ["bash", "-c", f"{command} | true; exit ${{PIPESTATUS[0]}}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (gone.returncode, gone.stderr) == (0, "")
 
 
 def test_command_refuses_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,8 @@ least the expected log-likelihood under the current P(u|y) (Gibbs), and H(U|S) a
 D(P(u|x,s) || current) (data processing). So the rate never falls, and every fixed point is stationary.
 """
 
-import json
 import math
+import os
 import sys
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,10 +24,19 @@ import torch
 import tyro
 from torch import Tensor
 
+from wm_env.files import check_seed, read_json
 from wm_env.information import entropy, measure
+from wm_env.json_values import read_as
 from wm_env.law import BlockLaw
+from wm_env.startup import INTERRUPTED, is_system_failure
 
 TINY = 1e-300
+
+LARGEST_SEARCH = 1 << 27
+"""Most numbers in the starting points of a search: 1 GiB, of which a step takes several."""
+
+MOST_TOKENS = 256
+"""Largest vocabulary of the table of pairs; its last row has 32 640 states."""
 
 
 @dataclass(frozen=True)
@@ -219,11 +228,15 @@ def best_rate(
         tolerance: stop when 20 updates gain less than this many bits in every restart.
 
     Raises:
-        ValueError: no label or no restart.
+        ValueError: no label, restart or update, or more starting points than memory holds.
     """
-    if labels < 1 or restarts < 1:
-        raise ValueError(f"needs at least 1 label and 1 restart, got {labels} and {restarts}")
+    if labels < 1 or restarts < 1 or iterations < 1:
+        raise ValueError(f"labels={labels}, restarts={restarts}, iterations={iterations}: at least 1 of each is needed")
     shape = (restarts, *cover.cover.shape, labels)
+    if math.prod(shape) > LARGEST_SEARCH:
+        raise ValueError(
+            f"restarts={restarts} with labels={labels} need more than {LARGEST_SEARCH} numbers: take fewer restarts"
+        )
     assignment = (2 * torch.randn(shape, dtype=torch.float64, generator=generator)).softmax(-1)
     rates = rate_of(cover, assignment)
     for iteration in range(iterations):
@@ -232,6 +245,7 @@ def best_rate(
             before, rates = rates, rate_of(cover, assignment)
             if (rates - before).max() < tolerance:
                 break
+    rates = rate_of(cover, assignment)
     best = assignment[int(rates.argmax())]
     return Optimum(
         rate=float(rate_of(cover, best)),
@@ -255,7 +269,16 @@ class Pairs:
     """Seed of the starting points."""
 
     def run(self) -> None:
-        """Print the table."""
+        """Print the table.
+
+        Raises:
+            ValueError: a number is out of its range.
+        """
+        if not 2 <= self.largest <= MOST_TOKENS:
+            raise ValueError(f"largest={self.largest}: a vocabulary of 2 to {MOST_TOKENS} tokens is needed")
+        if self.labels < 2:
+            raise ValueError(f"labels={self.labels}: at least 2 are needed")
+        check_seed(self.seed)
         generator = torch.Generator().manual_seed(self.seed)
         print("Bits per token. In brackets: the best balanced partition into M parts.")
         searched = "".join(f"{f'M = {labels}':>17}" for labels in range(2, self.labels + 1))
@@ -289,7 +312,12 @@ class Solve:
     """Seed of the starting points."""
 
     def run(self) -> None:
-        """Print the cover's entropy, the best rate and its key rate."""
+        """Print the cover's entropy, the best rate and its key rate.
+
+        Raises:
+            OSError, ValueError: the file or a number is not what is needed.
+        """
+        check_seed(self.seed)
         cover = self._read()
         labels = cover.cover.shape[1] if self.labels is None else self.labels
         generator = torch.Generator().manual_seed(self.seed)
@@ -302,23 +330,33 @@ class Solve:
         print(f"key rate I(U;X|S)    {found.key_rate:.6f} bits/token")
 
     def _read(self) -> Cover:
-        data = json.loads(self.law.read_text(encoding="utf-8"))
-        if not isinstance(data, dict) or not {"state_probs", "cover"} <= data.keys() <= {
-            "state_probs",
-            "cover",
-            "channel",
-        }:
-            raise ValueError(f'{self.law} must hold "state_probs", "cover" and, if any, "channel"')
-        laws = {name: torch.tensor(value, dtype=torch.float64) for name, value in data.items()}
+        stored = read_as(_CoverFile, read_json(self.law), self.law)
+        channel = None if stored.channel is None else _matrix(stored.channel, "channel", self.law)
+        cover = _matrix(stored.cover, "cover", self.law)
         if self.substitution is not None:
-            if "channel" in laws:
+            if channel is not None:
                 raise ValueError("give the channel in the file or --substitution, not both")
-            laws["channel"] = substitution_channel(laws["cover"].shape[-1], self.substitution)
-        return dense_cover(laws["state_probs"], laws["cover"], laws.get("channel"))
+            channel = substitution_channel(cover.shape[1], self.substitution)
+        return dense_cover(torch.tensor(stored.state_probs, dtype=torch.float64), cover, channel)
+
+
+@dataclass(frozen=True)
+class _CoverFile:
+    """What the JSON file of a cover holds; see `Cover`."""
+
+    state_probs: tuple[float, ...]
+    cover: tuple[tuple[float, ...], ...]
+    channel: tuple[tuple[float, ...], ...] | None = None
+
+
+def _matrix(rows: tuple[tuple[float, ...], ...], name: str, source: Path) -> Tensor:
+    if len({len(row) for row in rows}) != 1 or not rows[0]:
+        raise ValueError(f"{source}: {name} needs rows of one length")
+    return torch.tensor(rows, dtype=torch.float64)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line: 0 done, 2 an argument or a file is wrong."""
+    """Command line: 0 done, 1 failed on the way, 2 an argument or a file is wrong, 130 interrupted."""
     command: Pairs | Solve = tyro.extras.subcommand_cli_from_dict(
         {"pairs": Pairs, "solve": Solve},
         prog="python -m wm_env.capacity",
@@ -327,10 +365,25 @@ def main(arguments: list[str] | None = None) -> int:
     )
     try:
         command.run()
-    except (OSError, ValueError, TypeError) as error:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Who read the table has gone, as `| head` does.
+        _drop_output()
+    except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        if not is_system_failure(error):
+            return 2
+        _drop_output()
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     return 0
+
+
+def _drop_output() -> None:
+    """Forget what standard output did not take; Python would complain once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":
