@@ -32,6 +32,10 @@ from wm_env.law import BlockLaw, JointLaw
 from wm_env.tree import StateTree
 
 
+MOST_KEYS = 1 << 16
+MOST_TRANSMISSIONS = 10_000_000
+
+
 @dataclass(frozen=True)
 class EvaluationSettings:
     """What to evaluate.
@@ -53,6 +57,13 @@ class EvaluationSettings:
     surplus: tuple[Surplus, ...] = ("frozen", "dither")
     transmissions: int = 1000
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what would not fit into memory."""
+        if max(self.keys, default=1) > MOST_KEYS:
+            raise ValueError(f"keys={max(self.keys)}: every key is gone through, so at most {MOST_KEYS} are possible")
+        if self.transmissions > MOST_TRANSMISSIONS:
+            raise ValueError(f"transmissions={self.transmissions}: at most {MOST_TRANSMISSIONS} fit into memory")
 
 
 @dataclass(frozen=True)

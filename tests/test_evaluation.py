@@ -21,6 +21,14 @@ TREE = synthetic_tree(3, 2, 5, 4, 1.9, overlap=0.4, seed=5)
 SETTINGS = EvaluationSettings(message_bits=(1, 2, 3), keys=(1, 2, 4, 8, 16), transmissions=0)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"keys": (1, 1 << 30)}, {"keys": (1 << 64,)}, {"keys": (1,), "transmissions": 100_000_000_000}]
+)
+def test_numbers_that_fit_into_no_memory_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(reversed(wrong))):
+        EvaluationSettings((1,), **wrong)
+
+
 @pytest.fixture(scope="module")
 def law():
     return random_law(TREE, 16, 5)
