@@ -31,7 +31,6 @@ from wm_env.coded import empty_words, label_bits
 from wm_env.law import BlockLaw, JointLaw
 from wm_env.tree import StateTree
 
-
 MOST_KEYS = 1 << 16
 MOST_TRANSMISSIONS = 10_000_000
 

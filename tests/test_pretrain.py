@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from wm_env.lm import checkpoint
 from wm_env.lm.checkpoint import Progress, load_checkpoint, save_checkpoint, save_lm
 from wm_env.lm.cluster import Cluster
 from wm_env.lm.corpus import tokenize, train_tokenizer
@@ -19,6 +21,7 @@ from wm_env.lm.network import llama_name
 from wm_env.lm.pretrain import main, train
 from wm_env.lm.recipe import Options, Shape
 from wm_env.lm.training import Trainer, learning_rate_factor, network_config
+from wm_env.startup import is_system_failure
 
 SHAPE = Shape(d_model=16, n_layers=1, n_heads=2, mlp_hidden_size=24, vocab_size=280, max_sequence_length=64)
 
@@ -170,6 +173,17 @@ def test_a_run_is_not_overwritten(options: Options, finished: Path, tmp_path: Pa
         train(replace(options, out=tmp_path, resume=True))
 
 
+def test_a_full_disk_is_a_failure_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(checkpoint, "save_file", fail)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        save_checkpoint(tmp_path / "c.safetensors", torch.nn.Linear(1, 1), (), Progress(), {})
+    assert is_system_failure(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_checkpoint_of_other_settings_or_a_damaged_one_is_refused(
     options: Options, finished: Path, tmp_path: Path
 ) -> None:
@@ -269,7 +283,7 @@ def test_the_command_says_what_is_wrong_in_one_line(
     base = ["pretrain", "--valid", str(options.valid), "--out", str(tmp_path / "run"), "--device", "cpu"]
     for extra, code, message in (
         (["--texts", str(options.valid)], 2, "error: give either --steps or --minutes\n"),
-        (["--texts", str(tmp_path / "none.txt"), "--steps", "2"], 1, "none.txt"),
+        (["--texts", str(tmp_path / "none.txt"), "--steps", "2"], 2, "none.txt"),
     ):
         monkeypatch.setattr(sys, "argv", [*base, *extra])
         with pytest.raises(SystemExit) as stopped:
