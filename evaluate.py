@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from wm_env.startup import INTERRUPTED, quitting_on_interrupt, silence_output
+from wm_env.startup import INTERRUPTED, is_system_failure, quitting_on_interrupt, silence_output
 
 with quitting_on_interrupt(__name__):
     import tyro
@@ -59,7 +59,10 @@ class Options:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse (the command line by default) and evaluate; returns the exit code: 0 done, 2 bad input, 130 interrupted."""
+    """Parse (the command line by default) and evaluate.
+
+    Returns the exit code: 0 done, 1 failed, 2 bad input, 130 interrupted.
+    """
     with quitting_on_interrupt(__name__):
         options = tyro.cli(Options, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
         # Imported only now, so that --help does not wait for torch.
@@ -87,9 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         silence_output()
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return 1 if is_system_failure(error) else 2
     except KeyboardInterrupt:
-        print("interrupted: nothing was written", file=sys.stderr)
+        print("interrupted", file=sys.stderr)
         return INTERRUPTED
     return 0
 

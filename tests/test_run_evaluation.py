@@ -186,4 +186,4 @@ def test_interrupted_command_ends_with_one_line(run, monkeypatch, capsys):
 
     monkeypatch.setattr("polar.run_evaluation.evaluate_run", interrupt)
     assert COMMAND.main([str(run)]) == 130
-    assert capsys.readouterr().err == "interrupted: nothing was written\n"
+    assert capsys.readouterr().err == "interrupted\n"

@@ -19,6 +19,7 @@ COMMANDS = {
     "train": ["train.py"],
     "evaluate": ["evaluate.py"],
     "frontier": ["-m", "agents.frontier", "never"],
+    "pretrain": ["-m", "wm_env.lm.pretrain", "--texts", "never", "--out", "never"],
     "polar": ["-m", "polar", "embed", "--key", "KEY", "--prompt", "a", "--message", "x"],
     "build": ["-m", "wm_env.lm.build", "--out", "never.safetensors"],
 }

@@ -7,15 +7,18 @@ On several GPUs: `torchrun --nproc-per-node 4 -m wm_env.lm.pretrain ...`; withou
 
 import sys
 
-import tyro
-from transformers import PreTrainedTokenizerFast
+from wm_env.startup import INTERRUPTED, is_system_failure, quitting_on_interrupt
 
-from wm_env.lm.checkpoint import Progress
-from wm_env.lm.cluster import Cluster
-from wm_env.lm.corpus import TokenStream, interleave, load_or_tokenize, train_tokenizer
-from wm_env.lm.recipe import Options
-from wm_env.lm.training import run
-from wm_env.lm.weights import read_tokenizer
+with quitting_on_interrupt(__name__):
+    import tyro
+    from transformers import PreTrainedTokenizerFast
+
+    from wm_env.lm.checkpoint import Progress
+    from wm_env.lm.cluster import Cluster
+    from wm_env.lm.corpus import TokenStream, interleave, load_or_tokenize, train_tokenizer
+    from wm_env.lm.recipe import Options
+    from wm_env.lm.training import run
+    from wm_env.lm.weights import read_tokenizer
 
 
 def train(options: Options) -> Progress:
@@ -69,13 +72,16 @@ def _prepare_text(options: Options, cluster: Cluster) -> tuple[PreTrainedTokeniz
 
 
 def main() -> None:
-    """Command line: exit code 0 when done, 2 for bad options or texts, 1 if a file cannot be read or written."""
+    """Command line: exit code 0 when done, 2 for bad options or texts, 1 if it fails later, 130 after Ctrl-C."""
     options = tyro.cli(Options, prog="python -m wm_env.lm.pretrain", config=(tyro.conf.OmitArgPrefixes,))
     try:
         train(options)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2 if isinstance(error, ValueError) else 1) from None
+        raise SystemExit(1 if is_system_failure(error) else 2) from None
+    except KeyboardInterrupt:
+        print("interrupted: give the same command with --resume to go on", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
 
 
 if __name__ == "__main__":
