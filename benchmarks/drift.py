@@ -26,8 +26,9 @@ from polar.embedding import embed_with_retries
 from polar.report import align
 from polar.secrets import Key
 from wm_env.files import write_json
-from wm_env.lm.candidates import SCORE_STEP, Pool, PoolSettings, make_pools, score_steps
+from wm_env.lm.candidates import SCORE_STEP, Pool, make_pools, score_steps
 from wm_env.lm.llada import MaskedLM, load_lm
+from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.prompts import read_prompts
 from wm_env.lm.stack import stack_of
 from wm_env.lm.text import token_bytes

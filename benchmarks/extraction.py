@@ -39,12 +39,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from wm_env.lm.build_options import BuildOptions
 from wm_env.lm.builder import Plan, prepare, tell_cost, with_rows
-from wm_env.lm.candidates import PoolSettings, canvas_of, make_pools
+from wm_env.lm.candidates import canvas_of, make_pools
 from wm_env.lm.cost import canvas_flops, estimate, matrix_peak, measure_speed, pass_bytes, rows_that_fit, state_flops
 from wm_env.lm.crew import Crew
 from wm_env.lm.llada import MaskedLM, compiled_lm, load_lm
 from wm_env.lm.network import LLaDAConfig, tensor_names
 from wm_env.lm.partial import parts_folder
+from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.progress import progress
 from wm_env.lm.states import grow_tree
 from wm_env.lm.text import token_bytes

@@ -16,8 +16,9 @@ import torch
 from polar.records import Asking
 from polar.stream import TokenLaw, Tokens
 from polar.vocabulary import Vocabulary
-from wm_env.lm.candidates import Pool, PoolSettings, forward_rows, make_pools
+from wm_env.lm.candidates import Pool, forward_rows, make_pools
 from wm_env.lm.llada import MaskedLM
+from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.text import token_bytes
 from wm_env.tree import Floats, Ints
 

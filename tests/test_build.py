@@ -16,11 +16,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from wm_env.lm.build import main
 from wm_env.lm.build_options import BuildOptions
 from wm_env.lm.builder import build, prepare, with_rows
-from wm_env.lm.candidates import PoolSettings
 from wm_env.lm.cost import canvas_flops, estimate, rows_that_fit
 from wm_env.lm.crew import Crew
 from wm_env.lm.llada import load_lm
 from wm_env.lm.partial import parts_folder
+from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.prompts import read_prompts
 from wm_env.lm.states import batches, encode_prompts, grow_tree, pool_law
 from wm_env.lm.text import token_bytes

@@ -28,8 +28,8 @@ from polar.live.session import LiveRequest, Session, open_session
 from polar.live.texts import Continuation, KeyedPools, Writer, cover_paths, keyed_text, run_paths, tempered
 from polar.run_evaluation import load_run
 from wm_env.law import save_law
-from wm_env.lm.candidates import PoolSettings
 from wm_env.lm.llada import load_lm
+from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.states import grow_tree
 from wm_env.lm.text import token_bytes
 from wm_env.tree import save_tree

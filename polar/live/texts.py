@@ -26,9 +26,10 @@ from polar.codec import encode
 from polar.construction import BlockCode
 from polar.keys import KeySchedule
 from wm_env.law import BlockLaw, JointLaw
-from wm_env.lm.candidates import Pool, PoolSettings, inverse_cdf, make_pools
+from wm_env.lm.candidates import Pool, inverse_cdf, make_pools
 from wm_env.lm.llada import MaskedLM
 from wm_env.lm.partial import Context
+from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.text import is_text, spell
 from wm_env.tree import Floats, Ints, StateTree
 

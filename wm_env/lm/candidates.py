@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from wm_env.lm.llada import MaskedLM
-from wm_env.lm.pool_settings import PoolSettings as PoolSettings
+from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.text import is_text, spell
 from wm_env.tree import Floats, Ints
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from wm_env.lm.candidates import PoolSettings, forward_rows
+from wm_env.lm.candidates import forward_rows
 from wm_env.lm.llada import MaskedLM
 from wm_env.lm.partial import Context
+from wm_env.lm.pool_settings import PoolSettings
 
 TOKENS_IN_A_PASS = 10_000
 """Matrix products of so many rows run at full speed on an H100; more only adds filler, and keeps other GPUs waiting."""

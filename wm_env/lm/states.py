@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from wm_env.lm.candidates import Pool, PoolSettings, make_pools
+from wm_env.lm.candidates import Pool, make_pools
 from wm_env.lm.cost import state_flops
 from wm_env.lm.crew import Crew
 from wm_env.lm.llada import MaskedLM
 from wm_env.lm.partial import Context, clean_parts, read_parts, save_part
+from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.text import is_byte_level, spell, token_bytes
 from wm_env.tree import Floats, StateTree, TreeBlock, TreeMeta, check_tree, number_symbols
 
