@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from wm_env.startup import INTERRUPTED, is_system_failure, quitting_on_interrupt, silence_output
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt, silence_output, tell_failure
 
 with quitting_on_interrupt(__name__):
     import tyro
@@ -89,8 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         silence_output()
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1 if is_system_failure(error) else 2
+        return tell_failure(error)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from wm_env.startup import INTERRUPTED, is_system_failure, quitting_on_interrupt
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt, tell_failure
 
 with quitting_on_interrupt(__name__):
     import tyro
@@ -69,9 +69,10 @@ def main() -> int:
         print(stop, file=sys.stderr)
         return 128 + stop.signal_number
     except TrainingFailedError as error:
-        return _fail(error, 1)
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except (ValueError, OSError) as error:
-        return _fail(error, 1 if is_system_failure(error) else 2)
+        return tell_failure(error)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -86,11 +87,6 @@ def _fitting(settings: RunSettings) -> str:
 def _parse(default: Options) -> Options:
     """The command line; what it leaves out comes from `default`."""
     return tyro.cli(Options, default=default, description=__doc__, config=(tyro.conf.FlagCreatePairsOff,))
-
-
-def _fail(error: Exception, code: int) -> int:
-    print(f"error: {error}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
-from wm_env.startup import INTERRUPTED, is_system_failure, quitting_on_interrupt
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt, tell_failure
 
 with quitting_on_interrupt(__name__):
     import numpy as np
@@ -195,8 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"{name}: rate {law.rate:.4f} bits, total variation {law.cost:.4f}, {share}")
         say(str(out))
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1 if is_system_failure(error) else 2
+        return tell_failure(error)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -12,7 +12,7 @@ arguments or input, 3 the text carries no message, 130 interrupted.
 
 import sys
 
-from wm_env.startup import INTERRUPTED, is_system_failure, quitting_on_interrupt
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt, tell_failure
 
 with quitting_on_interrupt(__name__):
     import tyro
@@ -20,7 +20,7 @@ with quitting_on_interrupt(__name__):
     from polar.options import Command, Decode, Embed, Keygen, read_input
     from polar.secrets import load_key, new_key, save_key
 
-DONE, FAILED, BAD_INPUT, NO_MESSAGE = range(4)
+DONE, FAILED, NO_MESSAGE = 0, 1, 3
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,9 +31,10 @@ def main(arguments: list[str] | None = None) -> int:
             return _keygen(options)
         return _embed(options) if isinstance(options, Embed) else _decode(options)
     except (ValueError, OSError) as error:
-        return _fail(error, FAILED if is_system_failure(error) else BAD_INPUT)
+        return tell_failure(error)
     except RuntimeError as error:
-        return _fail(error, FAILED)
+        print(f"error: {error}", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt as stop:
         print(f"interrupted: {str(stop) or 'no text was written, and no nonce was used'}", file=sys.stderr)
         return INTERRUPTED
@@ -74,11 +75,6 @@ def _decode(options: Decode) -> int:
         from polar.commands import decode
 
     return DONE if decode(options, key, text, prompt) else NO_MESSAGE
-
-
-def _fail(error: Exception, code: int) -> int:
-    print(f"error: {error}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

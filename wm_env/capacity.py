@@ -12,7 +12,6 @@ D(P(u|x,s) || current) (data processing). So the rate never falls, and every fix
 """
 
 import math
-import os
 import sys
 from dataclasses import dataclass
 from fractions import Fraction
@@ -28,7 +27,7 @@ from wm_env.files import check_seed, read_json
 from wm_env.information import entropy, measure
 from wm_env.json_values import read_as
 from wm_env.law import BlockLaw
-from wm_env.startup import INTERRUPTED, is_system_failure
+from wm_env.startup import INTERRUPTED, is_system_failure, silence_output, tell_failure
 
 TINY = 1e-300
 
@@ -367,23 +366,16 @@ def main(arguments: list[str] | None = None) -> int:
         command.run()
         sys.stdout.flush()
     except BrokenPipeError:
-        # Who read the table has gone, as `| head` does.
-        _drop_output()
+        silence_output()
     except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        if not is_system_failure(error):
-            return 2
-        _drop_output()
-        return 1
+        code = tell_failure(error)
+        if is_system_failure(error):
+            silence_output()
+        return code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     return 0
-
-
-def _drop_output() -> None:
-    """Forget what standard output did not take; Python would complain once more at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

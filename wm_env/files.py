@@ -24,9 +24,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         OSError: the folder cannot be written, or a folder or device has this name; nothing is left behind.
     """
-    target = link_target(path)
-    if target.exists() and not target.is_file():
-        raise FileExistsError(f"{path} is no file that can be written: give another name")
+    target = _output_target(path, "give another name")
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     os.close(handle)
@@ -57,10 +55,15 @@ def check_output(path: Path, advice: str) -> None:
     Raises:
         OSError: it cannot.
     """
+    check_writable(_output_target(path, advice).parent, advice)
+
+
+def _output_target(path: Path, advice: str) -> Path:
+    """`link_target(path)`; FileExistsError if a folder or a device is there."""
     target = link_target(path)
     if target.exists() and not target.is_file():
         raise FileExistsError(f"{path} is no file that can be written: {advice}")
-    check_writable(target.parent, advice)
+    return target
 
 
 def write_text(path: Path, text: str) -> None:

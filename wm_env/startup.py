@@ -44,6 +44,12 @@ def quitting_on_interrupt(module: str) -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def tell_failure(error: Exception) -> int:
+    """Print what ended a command as one line on standard error; returns the exit code: 1 failed, 2 bad input."""
+    print(f"error: {error}", file=sys.stderr)
+    return 1 if is_system_failure(error) else 2
+
+
 def is_system_failure(error: Exception) -> bool:
     """Whether `error` is neither bad input nor our own refusal of it, but a full disk, a closed pipe or the like.
 

@@ -7,7 +7,7 @@ On several GPUs: `torchrun --nproc-per-node 4 -m wm_env.lm.pretrain ...`; withou
 
 import sys
 
-from wm_env.startup import INTERRUPTED, is_system_failure, quitting_on_interrupt
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt, tell_failure
 
 with quitting_on_interrupt(__name__):
     import tyro
@@ -77,8 +77,7 @@ def main() -> None:
     try:
         train(options)
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1 if is_system_failure(error) else 2) from None
+        raise SystemExit(tell_failure(error)) from None
     except KeyboardInterrupt:
         print("interrupted: give the same command with --resume to go on", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
