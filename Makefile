@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+ROUNDS ?= 5
 
-.PHONY: run test lint type format clean
+.PHONY: run test search lint type format clean
 
 run: $(STAMP)  ## set up, train the paper's learner on the shipped tree, evaluate it, draw the figures
 	$(BIN)/python train.py
@@ -12,6 +13,9 @@ run: $(STAMP)  ## set up, train the paper's learner on the shipped tree, evaluat
 
 test: $(STAMP)  ## set up, run the tests
 	$(BIN)/python -m pytest --numprocesses auto
+
+search: $(STAMP)  ## other random examples for the properties, until one fails or ROUNDS are through
+	for round in $$(seq $(ROUNDS)); do $(BIN)/python -m pytest -m hypothesis --hypothesis-profile random || exit 1; done
 
 lint: $(STAMP)  ## style
 	$(BIN)/ruff check .

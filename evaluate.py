@@ -99,16 +99,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def live(options: Options, run: Path, out: Path) -> int:
     """Evaluate with the language model; returns the exit code: 0 done, 130 interrupted."""
     with quitting_on_interrupt(__name__):
+        from polar.adaptive import AdaptiveSettings
         from polar.live.run import evaluate_live
         from polar.live.session import LiveRequest
 
-    if len(options.message_bits) > 1 or "auto" in options.message_bits:
-        raise ValueError("--live takes one number of --message-bits")
+    if len(options.message_bits) > 1:
+        raise ValueError('--live takes one number of --message-bits, or "auto"')
     request = LiveRequest(
         texts=options.texts,
         model=options.model,
         device=options.device,
-        message_bits=next((bits for bits in options.message_bits if bits != "auto"), None),
+        message_bits=options.message_bits[0] if options.message_bits else None,
+        adaptive=AdaptiveSettings(options.auto_error, options.auto_tv),
+        thresholds=options.thresholds,
         decoders=options.decoder,
         knowledge=options.knowledge,
         seed=options.seed,

@@ -33,12 +33,19 @@ class AdaptiveSettings:
         extra_variation: most TV that the code may add in a state to what the law itself spends there, in [0, 1].
         transmissions: Monte Carlo transmissions (texts), 0 for none.
         seed: of the Monte Carlo.
+
+    Raises:
+        ValueError: the error or the variation is no probability.
     """
 
     block_error: float = 0.0
     extra_variation: float = 0.0
     transmissions: int = 1000
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.block_error <= 1 and 0 <= self.extra_variation <= 1):
+            raise ValueError("--auto-error and --auto-tv are probabilities, 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -89,19 +96,14 @@ class AdaptiveCode:
 
 def evaluate_adaptive(tree: StateTree, law: JointLaw, settings: AdaptiveSettings) -> AdaptivePoint:
     """Choose the lengths, enumerate all errors and total variations, and measure beside it."""
-    chains = [chain_entropies(block, law.block_length) for block in law.blocks]
-    sets = law.message_sets if law.message_sets is not None else (None,) * len(law.blocks)
-    codes = [
-        adapt_code(block, chain, chosen, settings)
-        for block, chain, chosen in zip(law.blocks, chains, sets, strict=True)
-    ]
+    codes = adapt_codes(law, settings)
     decoded = [
         decode_states(block, code, seen)
         for block, code, seen in zip(law.blocks, codes, observations(tree, "path"), strict=True)
     ]
     exact = [adaptive_errors(*each) for each in zip(law.blocks, codes, decoded, strict=True)]
     bits, wrong, blocks = (float(np.mean(values)) for values in zip(*exact, strict=True))
-    induced = [_induced(code) for code in codes]
+    induced = [induced_law(code) for code in codes]
     variations = [
         float(block.state_probs @ total_variation(sent, block.cover))
         for block, sent in zip(law.blocks, induced, strict=True)
@@ -128,6 +130,15 @@ def evaluate_adaptive(tree: StateTree, law: JointLaw, settings: AdaptiveSettings
     )
 
 
+def adapt_codes(law: JointLaw, settings: AdaptiveSettings) -> list[AdaptiveCode]:
+    """The code of every block, on the law's own message sets where it has them; see `adapt_code`."""
+    sets = law.message_sets if law.message_sets is not None else (None,) * len(law.blocks)
+    return [
+        adapt_code(block, chain_entropies(block, law.block_length), chosen, settings)
+        for block, chosen in zip(law.blocks, sets, strict=True)
+    ]
+
+
 def adapt_code(
     law: BlockLaw, chain: ChainEntropies, chosen: Sequence[int] | None, settings: AdaptiveSettings
 ) -> AdaptiveCode:
@@ -151,29 +162,61 @@ def adapt_code(
 
 
 @dataclass(frozen=True)
-class _Decoded:
-    """What the decoder returns when candidate x is sent in state s: a length and a word, shape (N, Q) each."""
+class Decoded:
+    """What a decoder returns when candidate x is sent in state s: a length and a word, shape (N, Q) each."""
 
     lengths: Ints
     words: Ints
 
 
-def decode_states(law: BlockLaw, code: AdaptiveCode, observation: Tensor) -> _Decoded:
+def fixed_code(law: BlockLaw, code: BlockCode) -> AdaptiveCode:
+    """The code that has the length of `code`, which has no surplus, in every state."""
+    states, candidates = law.cover.shape
+    bits = len(code.message_set)
+    shorter = [BlockCode(code.block_length, code.message_set[:few]) for few in range(bits)]
+    unused = [law.cover.new_zeros(0, each.words, candidates) for each in shorter]
+    return AdaptiveCode(
+        lengths=np.full(states, bits, dtype=np.int64),
+        codes=(*shorter, code),
+        channels=(*unused, code_channel(law, code)[:, :, 0]),
+    )
+
+
+def send(law: BlockLaw, code: AdaptiveCode, states: Ints, words: Ints, rng: np.random.Generator) -> Ints:
+    """Draw a candidate for each of T states, shape (T,); the encoder of `polar.codec` for every length.
+
+    Args:
+        law: of the block.
+        code: of the block.
+        states: rows of the law, shape (T,).
+        words: message xor pad, in [0, 2^l(s)), shape (T,).
+        rng: the encoder's own randomness.
+    """
+    candidates = np.zeros_like(states)
+    for bits, of_length in enumerate(code.codes):
+        mine = code.lengths[states] == bits
+        if mine.any():
+            none = np.zeros(mine.sum(), dtype=np.int64)
+            candidates[mine] = encode(law, of_length, states[mine], words[mine], none, rng).candidate
+    return candidates
+
+
+def decode_states(law: BlockLaw, code: AdaptiveCode, observation: Tensor) -> Decoded:
     """Decide on (state, candidate) by the largest Z(s) P~(x|s) of all that look alike, then on its likeliest word."""
     words = np.zeros(law.cover.shape, dtype=np.int64)
     for bits, channel in enumerate(code.channels):
         words[code.lengths == bits] = channel.argmax(1).numpy()
-    weight = (law.state_probs[:, None] * _induced(code)).numpy().reshape(-1)
+    weight = (law.state_probs[:, None] * induced_law(code)).numpy().reshape(-1)
     seen = observation.numpy().reshape(-1)
     order = np.argsort(weight, kind="stable")
     order = order[seen[order] >= 0]
     winner = np.zeros(int(seen.max()) + 1, dtype=np.int64)
     winner[seen[order]] = order
     decided = winner[np.maximum(seen, 0)].reshape(law.cover.shape)
-    return _Decoded(code.lengths[decided // law.cover.shape[1]], words.reshape(-1)[decided])
+    return Decoded(code.lengths[decided // law.cover.shape[1]], words.reshape(-1)[decided])
 
 
-def adaptive_errors(law: BlockLaw, code: AdaptiveCode, decoded: _Decoded) -> tuple[float, float, float]:
+def adaptive_errors(law: BlockLaw, code: AdaptiveCode, decoded: Decoded) -> tuple[float, float, float]:
     """(E[l], expected number of wrong bits, probability of a wrong block) of one block, exact."""
     sent = wrong = blocks = 0.0
     for bits, channel in enumerate(code.channels):
@@ -187,7 +230,7 @@ def adaptive_errors(law: BlockLaw, code: AdaptiveCode, decoded: _Decoded) -> tup
     return sent, wrong, blocks
 
 
-def _induced(code: AdaptiveCode) -> Tensor:
+def induced_law(code: AdaptiveCode) -> Tensor:
     """P~(x|s) of uniform words, shape (N, Q)."""
     induced = torch.zeros(len(code.lengths), code.channels[0].shape[2], dtype=torch.float64)
     for bits, channel in enumerate(code.channels):
@@ -196,7 +239,7 @@ def _induced(code: AdaptiveCode) -> Tensor:
 
 
 def _measure(
-    law: JointLaw, codes: Sequence[AdaptiveCode], decoded: Sequence[_Decoded], settings: AdaptiveSettings
+    law: JointLaw, codes: Sequence[AdaptiveCode], decoded: Sequence[Decoded], settings: AdaptiveSettings
 ) -> tuple[float, tuple[float, float]] | None:
     """Bit error rate of real transmissions with its interval; None without transmissions or bits."""
     rng = np.random.default_rng(settings.seed)
@@ -207,15 +250,13 @@ def _measure(
     for block, code, result in zip(law.blocks, codes, decoded, strict=True):
         z = block.state_probs.numpy()
         states = rng.choice(len(z), size=settings.transmissions, p=z / z.sum())
-        for bits in range(len(code.codes)):
-            mine = states[code.lengths[states] == bits]
-            message, pad = rng.integers(1 << bits, size=(2, len(mine)))
-            none = np.zeros_like(mine)
-            candidate = encode(block, code.codes[bits], mine, message ^ pad, none, rng).candidate
-            lost = result.lengths[mine, candidate] != bits
-            difference = result.words[mine, candidate] ^ pad ^ message
-            sent += bits * len(mine)
-            wrong += int(np.where(lost, bits, np.bitwise_count(difference)).sum())
+        lengths = code.lengths[states]
+        message, pad = rng.integers(1 << longest, size=(2, len(states))) >> (longest - lengths)
+        candidates = send(block, code, states, message ^ pad, rng)
+        lost = result.lengths[states, candidates] != lengths
+        difference = result.words[states, candidates] ^ pad ^ message
+        sent += int(lengths.sum())
+        wrong += int(np.where(lost, lengths, np.bitwise_count(difference)).sum())
     if sent == 0:
         return None
     # As in `montecarlo`: the bits of a block err together, so the interval counts blocks of the longest message.

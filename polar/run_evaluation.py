@@ -143,8 +143,6 @@ def resolve(law: JointLaw, request: Request) -> EvaluationSettings:
     bits = [bits for bits in request.message_bits if bits != "auto"] or range(1, min(room, _DEFAULT_BITS) + 1)
     if min(bits) < 1 or max(bits) > room:
         raise ValueError(f"--message-bits {' '.join(map(str, bits))}: this law carries 1 to {room} bits per block")
-    if not (0 <= request.auto_error <= 1 and 0 <= request.auto_variation <= 1):
-        raise ValueError("--auto-error and --auto-tv are probabilities, 0 to 1")
     if request.transmissions < 0:
         raise ValueError(f"--transmissions {request.transmissions}: a number of texts is needed, 0 for none")
     check_seed(request.seed)

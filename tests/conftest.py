@@ -4,9 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from wm_env.synthetic import synthetic_tree
 from wm_env.tree import StateTree, save_tree
+
+# The same examples in every run of the suite, so that a change is judged by what it changes. `make search` looks for
+# new counterexamples: `--hypothesis-profile random` wins over what is loaded here.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("random", deadline=None, print_blob=True)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -18,6 +18,8 @@ from small_laws import random_law
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_lm import brute_force, write_lm
 
+from agents.adaptive_planner import plan_adaptive
+from polar.adaptive import AdaptiveSettings
 from polar.codec import code_channel
 from polar.live.measures import exact_auc, mean_interval, measure
 from polar.live.reading import decoding_tables, log2_law, read_run_text, tree_readings
@@ -27,16 +29,17 @@ from polar.live.run import evaluate_live, play_until_interrupted
 from polar.live.session import LiveRequest, Session, open_session
 from polar.live.texts import Continuation, KeyedPools, Writer, cover_paths, keyed_text, run_paths, tempered
 from polar.run_evaluation import load_run
+from wm_env.files import write_json
 from wm_env.law import save_law
 from wm_env.lm.llada import load_lm
 from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.states import grow_tree
 from wm_env.lm.text import token_bytes
-from wm_env.tree import save_tree
+from wm_env.tree import load_tree, save_tree
 
 ROOT = Path(__file__).parent.parent
 PROMPTS = ("the tide", "another day", "here")
-REQUEST = LiveRequest(6, "", "cpu", 2, ("sc", "map"), ("marginal", "path"), 0)
+REQUEST = LiveRequest(6, "", "cpu", 2, AdaptiveSettings(), None, ("sc", "map"), ("marginal", "path"), 0)
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +126,11 @@ def test_plain_and_keyed_texts_have_the_law_of_the_model(tmp_path, kind):
 def test_readers_of_run_texts_decide_as_a_sum_over_everything_that_fits(session):
     """MAP along the path, for texts with one reading: the word with most mass over all states that spell the same."""
     tree, rng = session.tree, np.random.default_rng(3)
-    paths = run_paths(tree, session.law, session.codes, session.schedule, rng.integers(3, size=60), rng)
+    paths = run_paths(tree, session.law, session.codes, rng.integers(3, size=60), rng)
     tables = decoding_tables(session)
-    channels = [code_channel(b, c).numpy()[:, :, 0] for b, c in zip(session.law.blocks, session.codes, strict=True)]
+    channels = [
+        code_channel(b, c.codes[-1]).numpy()[:, :, 0] for b, c in zip(session.law.blocks, session.codes, strict=True)
+    ]
     z = [block.state_probs.numpy() for block in session.law.blocks]
     checked = 0
     for row in range(60):
@@ -273,7 +278,7 @@ def test_the_surprise_of_a_text_has_a_name_of_its_own(session, tmp_path):
 
 
 def test_a_sample_is_one_printable_line(session):
-    text = Continuation("model", 0, (b"a\nb", b"\x1b[2J\tc"), 1.0, 1.0)
+    text = Continuation("model", 0, (b"a\nb", b"\x1b[2J\tc"), 1.0, 1.0, (0, 0), (0, 0))
     assert marked_sample(session, text).endswith(r"⟦a⏎b⟧⟦\x1b[2J\tc⟧")
 
 
@@ -288,6 +293,52 @@ def test_the_exact_evaluation_and_the_live_one_meet_in_results_json(folder, run,
     assert json.loads((tmp_path / "results.json").read_text())["live"] == found
     assert command.main(exact) == 0
     assert json.loads((tmp_path / "results.json").read_text())["live"] == found
+
+
+def test_lengths_that_follow_the_state_are_read_from_text(folder, run, tmp_path, capsys):
+    """A law of the planner: every block is read with the length of its state, without error, from bytes."""
+    tree = load_tree(run / "tree.safetensors")
+    plan = plan_adaptive(tree, 0.05)
+    assert {int(bits) for lengths in plan.lengths for bits in lengths} == {0, 1, 2}
+    save_tree(tree, tmp_path / "tree.safetensors")
+    save_law(plan.law, tmp_path / "law.safetensors")
+    write_json(tmp_path / "config.json", {"settings": {"message_bits": "auto"}})
+    arguments = [str(tmp_path), "--live", "--texts", "12", "--model", str(folder), "--out", str(tmp_path / "out")]
+    assert load_command().main(arguments) == 0
+    assert f"{plan.bits / 2:.3g} bits per block" in capsys.readouterr().out
+    found = json.loads((tmp_path / "out" / "live.json").read_text())
+    assert found["message_bits"] == "auto"
+    errors = {row["texts"]: row for row in found["errors"]}
+    assert (errors["run"]["decoder"], errors["run"]["ber"], errors["run"]["unmatched"]) == ("auto", 0.0, 0)
+    lines = [json.loads(line) for line in (tmp_path / "transmissions.jsonl").read_text().splitlines()]
+    marked = [line for line in lines if line["texts"] == "run"]
+    strings = [
+        {(tree.blocks[0].text[row][x]): int(plan.lengths[1][tree.blocks[0].child[row, x]]) for x in range(6)}
+        for row in range(3)
+    ]
+    for line in marked:
+        row = tree.prompts.index(line["prompt"])
+        lengths = int(plan.lengths[0][row]), strings[row][line["blocks"][0].encode()]
+        assert [len(word) for word in line["sent"]] == list(lengths)
+        assert line["read"]["auto path"] == line["sent"]
+    assert len({len(word) for line in marked for word in line["sent"]}) > 1
+
+
+def test_another_length_counts_as_a_wrong_block(session):
+    """Two blocks of two bits: right, one of one bit or none, and one wrong bit."""
+    played = next(play(session))
+    who = ("auto", "path")
+    run = dataclasses.replace(played.run, message=(1, 2), message_bits=(2, 2))
+    for read, bits, wrong in (
+        ((1, 2), (2, 2), 0.0),
+        ((1, 0), (2, 1), 0.5),
+        ((1, 2), (2, 0), 0.5),
+        ((3, 2), (2, 2), 0.25),
+    ):
+        received = dataclasses.replace(played.run_received, messages={who: read}, message_bits={who: bits})
+        rounds = [dataclasses.replace(played, run=run, run_received=received)] * 2
+        row = next(row for row in measure(session, rounds).errors if row.texts == "run")
+        assert (row.decoder, row.ber) == ("auto", wrong)
 
 
 def test_another_model_than_the_trees_is_named_with_it(run, tmp_path, capsys):
@@ -305,6 +356,8 @@ def test_another_model_than_the_trees_is_named_with_it(run, tmp_path, capsys):
         (["--texts", "1"], "at least 2"),
         (["--message-bits", "3"], "1 to 2"),
         (["--message-bits", "1", "2"], "one number"),
+        (["--message-bits", "auto"], "no state"),
+        (["--message-bits", "auto", "--auto-tv", "nan"], "probabilities"),
     ],
 )
 def test_requests_that_cannot_be_met(folder, run, capsys, arguments, message):

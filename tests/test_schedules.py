@@ -13,11 +13,10 @@ from wm_env.tree import Floats, Ints
 ENTROPIES = st.sampled_from([0.8, 2.0, 3.0, 3.8, 4.2])
 
 
-def channel_of(law: Floats, words: Ints, slots: int, seen: Ints | None = None) -> Floats:
+def channel_of(law: Floats, words: Ints, message_bits: int, slots: int, seen: Ints | None = None) -> Floats:
     """The channel of equally likely states, by default of a decoder that knows the state."""
-    bits = int(words.max()).bit_length()
-    loads = word_loads(words, law, bits)
-    flows = lend(loads, np.full_like(loads, 0.5**bits))
+    loads = word_loads(words, law, message_bits)
+    flows = lend(loads, np.full_like(loads, 0.5**message_bits))
     seen = np.arange(law.size).reshape(law.shape) if seen is None else seen
     return slot_channel(law, words, flows, slots, seen, np.full(len(law), 1 / len(law)))
 
@@ -52,7 +51,7 @@ def test_the_channel_realises_the_law_and_every_word_keeps_its_own(
 ) -> None:
     law, words = best_states(seed, entropy, message_bits)
     count = 2**message_bits
-    channel = channel_of(law, words, slots)
+    channel = channel_of(law, words, message_bits, slots)
     assert channel.shape == (3, count, slots, 20)
     assert (channel >= 0).all()
     assert channel.sum(3) == pytest.approx(np.ones((3, count, slots)), abs=1e-12)
@@ -69,19 +68,19 @@ def test_the_channel_realises_the_law_and_every_word_keeps_its_own(
 def test_sixteen_slots_reach_the_limit_of_shared_keys(seed: int, entropy: float, message_bits: int) -> None:
     """Sum of min(q, 2^-l) for a decoder that knows state and slot, from any best map."""
     law, words = best_states(seed, entropy, message_bits, states=1)
-    right = channel_of(law, words, 16)[0].max(0).sum() / 16 / 2**message_bits
+    right = channel_of(law, words, message_bits, 16)[0].max(0).sum() / 16 / 2**message_bits
     limit = sum(min(mass, 0.5**message_bits) for mass in law[0])
     assert limit - 1e-4 < right <= limit + 1e-12
     # Without the slots the same channel is decoded as often as its map allows.
     base = sum(min(law[0, words[0] == word].sum(), 0.5**message_bits) for word in range(2**message_bits))
-    assert channel_of(law, words, 16)[0].mean(1).max(0).sum() / 2**message_bits >= base - 1e-12
+    assert channel_of(law, words, message_bits, 16)[0].mean(1).max(0).sum() / 2**message_bits >= base - 1e-12
 
 
 def test_own_and_lent_use_of_a_candidate_never_meet_in_a_slot() -> None:
     """Ten equal candidates for four words: two of them lend half of one candidate each."""
     law = np.full((1, 10), 0.1)
     words = np.array([[0, 0, 0, 1, 1, 1, 2, 2, 3, 3]])
-    channel = channel_of(law, words, 16)[0]
+    channel = channel_of(law, words, 2, 16)[0]
     sent_for = channel > 1e-12
     assert (sent_for.any(1).sum(0) == 2).sum() == 2
     assert (sent_for.sum(0) <= 1).all()
@@ -97,7 +96,7 @@ def test_small_candidates_are_lent_first_and_heavy_and_shared_ones_last() -> Non
     shared = np.array([[0, 1, 2, 3, 4], [1, 11, 12, 13, -1]])
     for seen, masses, lender in ((alone, [0.2, 0.15], 1), (shared, [0.2, 0.15], 0), (alone, [0.05, 0.3], 0)):
         law[0, :2] = masses
-        elsewhere = channel_of(law, words, 10, seen)[0, 1:, :, :2].sum((0, 1))
+        elsewhere = channel_of(law, words, 2, 10, seen)[0, 1:, :, :2].sum((0, 1))
         assert elsewhere[lender] > 0.1
         if masses == [0.2, 0.15]:
             assert np.count_nonzero(elsewhere) == 1
@@ -108,7 +107,7 @@ def test_states_that_share_what_they_lend_have_one_schedule() -> None:
     law = np.array([[0.14, 0.14, 0.22, 0.25, 0.25], [0.14, 0.14, 0.25, 0.22, 0.25]])
     words = np.array([[0, 0, 1, 2, 3], [0, 0, 1, 2, 3]])
     seen = np.array([[0, 1, 2, 3, 4], [0, 1, 5, 6, 7]])
-    channel = channel_of(law, words, 16, seen)
+    channel = channel_of(law, words, 2, 16, seen)
     assert right_without_state(channel, seen) == pytest.approx(1.0, abs=1e-12)
     # Apart from the slots one word has to be wrong: 0.03 in each state.
     assert right_without_state(channel.mean(2, keepdims=True), seen) == pytest.approx(0.97, abs=1e-12)
@@ -118,7 +117,7 @@ def test_states_that_share_what_they_lend_have_one_schedule() -> None:
 def test_shared_candidates_cost_little_of_what_dither_brings(overlap: float, seed: int) -> None:
     block = synthetic_tree(6, 1, 20, entropy=3.8, overlap=overlap, seed=seed).blocks[0]
     words = map_words(block.cover, block.symbol, np.full(6, 1 / 6), 3)
-    channel = channel_of(block.cover, words, 16, block.symbol)
+    channel = channel_of(block.cover, words, 3, 16, block.symbol)
     limit = np.minimum(block.cover, 1 / 8).sum(1).mean()
     without = right_without_state(channel.mean(2, keepdims=True), block.symbol)
     assert limit - right_without_state(channel, block.symbol) < (limit - without) / 7
@@ -127,6 +126,6 @@ def test_shared_candidates_cost_little_of_what_dither_brings(overlap: float, see
 def test_likelihood_of_a_label_points_to_the_own_word() -> None:
     law = np.array([[0.3, 0.15, 0.15, 0.2, 0.2]])
     words = np.array([[0, 1, 1, 2, 3]])
-    channel = channel_of(law, words, 8)[0]
+    channel = channel_of(law, words, 2, 8)[0]
     for candidate, word in enumerate(words[0]):
         assert channel[:, :, candidate].max(1).argmax() == word

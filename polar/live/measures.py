@@ -32,11 +32,12 @@ class Errors:
 
     Attributes:
         texts: which watermarked texts, "run" or "keyed".
-        decoder: sc, ml or map; "text" for keyed texts, whose candidates belong to one word each.
+        decoder: sc, ml or map; "auto" for lengths that follow the state; "text" for keyed texts, whose candidates
+            belong to one word each.
         state_knowledge: marginal or path.
         blocks: number of blocks that carried bits.
         message_bits: bits per block, mean over all blocks.
-        ber: fraction of wrong bits, mean over blocks.
+        ber: fraction of wrong bits, mean over blocks; 1 where a block was read with another length.
         ber_ci95: its Clopper-Pearson 95 % interval over blocks.
         bler: fraction of blocks with a wrong bit.
         unmatched: blocks that fit no candidate.
@@ -149,10 +150,12 @@ def _errors(rounds: Sequence[Round]) -> list[Errors]:
 
 def _errors_of(pairs: Sequence[tuple[Continuation, Received]], who: tuple[str, str]) -> Errors:
     shares = [
-        (sent ^ got).bit_count() / bits
+        (sent ^ got).bit_count() / bits if read == bits else 1.0
         for text, received in pairs
-        for sent, got, bits in zip(text.message, received.messages[who], text.message_bits, strict=True)
-        if bits
+        for sent, bits, got, read in zip(
+            text.message, text.message_bits, received.messages[who], received.message_bits[who], strict=True
+        )
+        if bits or read
     ]
     lengths = [bits for text, _ in pairs for bits in text.message_bits]
     return Errors(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polar.codec import code_channel
+from polar.adaptive import Decoded, decode_states
 from polar.decoders import decision_table, label_evidence, observations, observe, word_evidence
 from polar.live.session import Session
 from polar.live.texts import Continuation, KeyedPools, word_of_candidates
@@ -15,6 +15,10 @@ from wm_env.tree import Floats, Ints, StateTree
 
 State = tuple[int, int]
 """Block number from 0, row of the state."""
+Who = tuple[str, str]
+"""A decoder and what it knows of the state."""
+DecodingTables = dict[Who, list[Decoded]]
+"""What every decoder makes of every block."""
 
 
 @dataclass(frozen=True)
@@ -23,30 +27,32 @@ class Received:
 
     Attributes:
         messages: of every block, by (decoder, knowledge).
+        message_bits: their lengths.
         matched: blocks from the front of the text that fit candidates, B if all do.
         readings: ways to cut the whole text into blocks that fit; more than one leave the receiver in doubt.
     """
 
-    messages: dict[tuple[str, str], tuple[int, ...]]
+    messages: dict[Who, tuple[int, ...]]
+    message_bits: dict[Who, tuple[int, ...]]
     matched: int
     readings: int
-
-
-DecodingTables = dict[tuple[str, str], list[tuple[Ints, Ints]]]
-"""By decoder and knowledge, for every block: observation of (state, candidate), and the word of every observation."""
 
 
 def decoding_tables(session: Session) -> DecodingTables:
     """What every decoder makes of every block of the tree."""
     tables: DecodingTables = {}
+    if session.request.message_bits == "auto":
+        coded = zip(session.law.blocks, session.codes, observations(session.tree, "path"), strict=True)
+        return {("auto", "path"): [decode_states(*each) for each in coded]}
     for knowledge in session.request.knowledge:
         for number, seen in enumerate(observations(session.tree, knowledge)):
-            block, code = session.law.blocks[number], session.codes[number]
-            view = observe(block, seen)
-            evidence, labels = word_evidence(view, code_channel(block, code)), label_evidence(view)
+            code = session.codes[number]
+            view = observe(session.law.blocks[number], seen)
+            evidence, labels = word_evidence(view, code.channels[-1][:, :, None]), label_evidence(view)
             for decoder in session.request.decoders:
-                words = decision_table(decoder, code, evidence, labels)[:, 0]
-                tables.setdefault((decoder, knowledge), []).append((seen.numpy(), words.numpy()))
+                words = decision_table(decoder, code.codes[-1], evidence, labels)[:, 0][seen].numpy()
+                decoded = Decoded(np.full_like(words, session.longest), words)
+                tables.setdefault((decoder, knowledge), []).append(decoded)
     return tables
 
 
@@ -82,21 +88,22 @@ def _weight(laws: Sequence[Floats], reading: Reading[State]) -> float:
 def read_run_text(session: Session, text: bytes, key: Ints, tables: DecodingTables) -> Received:
     """Decode a text of the run's law; the receiver has the law and the key, not the prompt.
 
-    Of several readings the likeliest counts. A text without one is decoded as if every word were 0.
+    Of several readings the likeliest counts. A text without one is decoded as if every word were 0, of the largest
+    length.
     """
     tree = session.tree
     readings, matched = tree_readings(tree, text, range(len(tree.prior)))
     likeliest = max(readings, key=lambda path: tree.prior[path[0][0][1]] * _weight(session.coded, path), default=())
-    pad = session.schedule.pad(key)
-    messages = {}
+    messages, lengths = {}, {}
     for who, blocks in tables.items():
         words = np.zeros(len(tree.blocks), dtype=np.int64)
+        bits = np.full_like(words, session.longest)
         for (number, row), candidate in likeliest:
-            observation, word = blocks[number]
-            words[number] = word[observation[row, candidate]]
-        messages[who] = tuple((words ^ pad).tolist())
+            words[number], bits[number] = blocks[number].words[row, candidate], blocks[number].lengths[row, candidate]
+        messages[who] = tuple((words ^ key >> session.longest - bits).tolist())
+        lengths[who] = tuple(bits.tolist())
     cuts = {tuple(tree.blocks[number].text[row][x] for (number, row), x in path) for path in readings}
-    return Received(messages, matched, len(cuts))
+    return Received(messages, lengths, matched, len(cuts))
 
 
 def read_keyed_text(session: Session, sent: Continuation, context: Context, pools: KeyedPools) -> Received:
@@ -110,7 +117,10 @@ def read_keyed_text(session: Session, sent: Continuation, context: Context, pool
     likeliest = max(
         readings, key=lambda path: sum(pools.pool(at)[0].log2_prob[candidate] for at, candidate in path), default=()
     )
-    words = [int(word_of_candidates(pools.pool(at)[1])[candidate]) for at, candidate in likeliest]
-    words += [0] * (session.writer.blocks - len(words))
+    codes = [(pools.pool(at)[1], candidate) for at, candidate in likeliest]
+    unread = (0,) * (session.writer.blocks - len(codes))
+    words = *(int(word_of_candidates(code)[candidate]) for code, candidate in codes), *unread
+    lengths = *(code.bits for code, _ in codes), *unread
     cuts = {tuple(pools.pool(at)[0].text[x] for at, x in path) for path in readings}
-    return Received({("text", "path"): tuple(words)}, matched, len(cuts))
+    who = "text", "path"
+    return Received({who: words}, {who: lengths}, matched, len(cuts))

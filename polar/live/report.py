@@ -31,15 +31,15 @@ def results(session: Session, rounds: Sequence[Round], live: Live) -> dict[str, 
         "pool": meta.pool,
         "texts": len(rounds),
         "seed": session.request.seed,
-        "message_bits": session.schedule.message_bits,
-        "draws_of_keyed_pools": 1 << session.schedule.message_bits,
+        "message_bits": "auto" if session.request.message_bits == "auto" else session.longest,
+        "draws_of_keyed_pools": 1 << session.longest,
         **asdict(live),
     }
 
 
 def legend(session: Session) -> str:
     """What the four kinds of texts are."""
-    meta, draws = session.tree.meta, 1 << session.schedule.message_bits
+    meta, draws = session.tree.meta, 1 << session.longest
     return "\n".join(
         [
             f"run    watermarked by the law of the run, on the {meta.pool} pools of its tree",
@@ -114,7 +114,7 @@ def first_samples(session: Session, played: Round) -> str:
 
 def marked_sample(session: Session, text: Continuation) -> str:
     """The end of the prompt, then every block in brackets, with its bits where it carries some; one printable line."""
-    words = _words(text.message, text.message_bits) or [""] * len(text.blocks)
+    words = _words(text.message, text.message_bits)
     blocks = [f"⟦{block.decode()}⟧{word}" for block, word in zip(text.blocks, words, strict=True)]
     line = f"…{session.tree.prompts[text.prompt][-_TAIL:]} {''.join(blocks)}"
     return "".join(map(_printable, line))
@@ -140,7 +140,9 @@ def _transmission(session: Session, number: int, played: Round, kind: Kind) -> d
     received = {"run": played.run_received, "keyed": played.keyed_received}.get(kind)
     if received is not None:
         line["sent"] = _words(text.message, text.message_bits)
-        line["read"] = {" ".join(who): _words(message, text.message_bits) for who, message in received.messages.items()}
+        line["read"] = {
+            " ".join(who): _words(message, received.message_bits[who]) for who, message in received.messages.items()
+        }
         line["matched_blocks"] = received.matched
         line["readings"] = received.readings
     return line

@@ -1,5 +1,6 @@
 """A live evaluation from end to end: load, tell the cost, write and read texts, print, write files."""
 
+import dataclasses
 import sys
 import time
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from polar.live.report import (
 )
 from polar.live.rounds import Round, play
 from polar.live.session import LiveRequest, Session, estimate, open_session
-from polar.run_evaluation import load_run
+from polar.run_evaluation import lengths_follow_state, load_run, with_threshold_sets
 from wm_env.files import check_writable, read_json, write_json
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -42,7 +43,12 @@ def evaluate_live(run: Path, out: Path, request: LiveRequest) -> bool:
         OSError: a folder cannot be written.
         KeyboardInterrupt: before two texts were finished.
     """
-    session = open_session(*load_run(run), request, str(run))
+    tree, law = load_run(run)
+    if request.message_bits is None and lengths_follow_state(run):
+        request = dataclasses.replace(request, message_bits="auto")
+    if request.thresholds is not None:
+        law = with_threshold_sets(law, *request.thresholds)
+    session = open_session(tree, law, request, str(run))
     check_writable(out, "choose another --out")
     check_writable(run, "transmissions.jsonl and TensorBoard's events go there")
     tell_cost(session)
@@ -82,7 +88,7 @@ def tell_cost(session: Session) -> None:
     cost, meta = estimate(session), session.tree.meta
     print(
         f"4 times {session.request.texts} texts of {session.writer.blocks} blocks of {meta.block_length} tokens, "
-        f"{session.schedule.message_bits} bits per block, {meta.model} at temperature {meta.temperature:g}: "
+        f"{session.mean_bits:.3g} bits per block, {meta.model} at temperature {meta.temperature:g}: "
         f"about {cost.canvases} canvases, {tqdm.format_interval(round(cost.seconds))} at the speed measured now",
         flush=True,
     )

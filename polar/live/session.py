@@ -2,11 +2,13 @@
 
 import time
 from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
 import torch
 
-from polar.codec import code_channel
-from polar.construction import BlockCode, chain_entropies
+from polar.adaptive import AdaptiveCode, AdaptiveSettings, adapt_codes, fixed_code, induced_law
+from polar.construction import chain_entropies
 from polar.decoders import Decoder, Knowledge
 from polar.evaluation import design_codes
 from polar.keys import KeySchedule
@@ -32,9 +34,11 @@ class LiveRequest:
         texts: of every kind, at least 2.
         model: what `load_lm` takes.
         device: where the model runs.
-        message_bits: l per block of the run's law; None: `DEFAULT_BITS` or what the law carries. The pools of the keyed
-            texts have 2^l draws.
-        decoders: of the run's texts.
+        message_bits: l per block of the run's law; None: `DEFAULT_BITS` or what the law carries; "auto": the most bits
+            of every state that meet `adaptive`. The pools of the keyed texts have 2^l draws, l the largest.
+        adaptive: how well a state must carry its message with "auto".
+        thresholds: T_epsilon and T_delta in bits, which choose M* by the entropies instead of by length, or None.
+        decoders: of the run's texts; with "auto" there is one, `polar.adaptive.decode_states`.
         knowledge: what they know of the state.
         seed: decides prompts, messages, keys and plain texts.
     """
@@ -42,7 +46,9 @@ class LiveRequest:
     texts: int
     model: str
     device: str
-    message_bits: int | None
+    message_bits: int | Literal["auto"] | None
+    adaptive: AdaptiveSettings
+    thresholds: tuple[float, float] | None
     decoders: tuple[Decoder, ...]
     knowledge: tuple[Knowledge, ...]
     seed: int
@@ -50,17 +56,28 @@ class LiveRequest:
 
 @dataclass(frozen=True)
 class Session:
-    """A run, the model that it belongs to, and the code of its law; the key of a block is as long as its message."""
+    """A run, the model that it belongs to, and the code of its law; the pad of a block is as long as its message."""
 
     tree: StateTree
     law: JointLaw
     writer: Writer
     contexts: list[Context]
-    schedule: KeySchedule
-    codes: list[BlockCode]
+    codes: list[AdaptiveCode]
     coded: list[Floats]
     """P~(x|s) of the code averaged over messages and keys, (N, Q) for every block: what an observer can expect."""
     request: LiveRequest
+
+    @property
+    def longest(self) -> int:
+        """The most message bits of any state."""
+        return max(int(code.lengths.max()) for code in self.codes)
+
+    @property
+    def mean_bits(self) -> float:
+        """E[l], bits per block."""
+        laws = self.law.blocks
+        means = [float(law.state_probs.numpy() @ code.lengths) for law, code in zip(laws, self.codes, strict=True)]
+        return float(np.mean(means))
 
 
 def open_session(tree: StateTree, law: JointLaw, request: LiveRequest, name: str) -> Session:
@@ -73,13 +90,14 @@ def open_session(tree: StateTree, law: JointLaw, request: LiveRequest, name: str
         name: of the run, for errors.
 
     Raises:
-        ValueError: a number out of its range, more message bits than the law carries, or another model than the tree's.
+        ValueError: a number out of its range, more message bits than the law carries or no state that carries one, or
+            another model than the tree's.
         OSError: the model cannot be read.
     """
     if request.texts < 2:
         raise ValueError(f"--texts {request.texts}: at least 2 are needed")
     check_seed(request.seed)
-    schedule = _schedule(law, request.message_bits)
+    codes = _codes(law, request)
     lm = load_lm(request.model, device=request.device, dtype=getattr(torch, tree.meta.dtype or "float32"))
     meta, theirs = tree.meta, tree.meta.model_fingerprint[:12] or "none"
     if (lm.fingerprint, lm.tokenizer_fingerprint) != (meta.model_fingerprint, meta.tokenizer_fingerprint):
@@ -88,11 +106,21 @@ def open_session(tree: StateTree, law: JointLaw, request: LiveRequest, name: str
             f"{request.model} is another one ({lm.fingerprint[:12]}): name the tree's own with --model"
         )
     writer = Writer(lm, token_bytes(lm.tokenizer), tree.block_length, len(tree.blocks), tree.meta.temperature)
-    codes = design_codes(law, [chain_entropies(block, law.block_length) for block in law.blocks], schedule)
-    channels = [code_channel(block, code) for block, code in zip(law.blocks, codes, strict=True)]
-    coded = [channel.mean((1, 2)).numpy() for channel in channels]
+    coded = [induced_law(code).numpy() for code in codes]
     contexts = encode_prompts(lm, tree.prompts, writer.blocks * writer.block_length)
-    return Session(tree, law, writer, contexts, schedule, codes, coded, request)
+    return Session(tree, law, writer, contexts, codes, coded, request)
+
+
+def _codes(law: JointLaw, request: LiveRequest) -> list[AdaptiveCode]:
+    """The code of every block, whether its length follows the state or not."""
+    if request.message_bits == "auto":
+        adapted = adapt_codes(law, request.adaptive)
+        if not any(code.lengths.any() for code in adapted):
+            raise ValueError("no state of this law carries a bit so well: raise --auto-error or --auto-tv")
+        return adapted
+    schedule = _schedule(law, request.message_bits)
+    codes = design_codes(law, [chain_entropies(block, law.block_length) for block in law.blocks], schedule)
+    return [fixed_code(block, code) for block, code in zip(law.blocks, codes, strict=True)]
 
 
 def _schedule(law: JointLaw, message_bits: int | None) -> KeySchedule:
@@ -116,7 +144,7 @@ class Cost:
 def estimate(session: Session) -> Cost:
     """Measure the model on one short pass and one of a pool, and count."""
     writer, texts = session.writer, session.request.texts
-    draws = 1 << session.schedule.message_bits
+    draws = 1 << session.longest
     length = sorted(map(len, session.contexts))[len(session.contexts) // 2] + writer.blocks * writer.block_length
     steps = texts * writer.blocks * writer.block_length
     seconds = 4 * steps * _seconds(writer.lm, 1, length) + steps * _seconds(writer.lm, draws, length)

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polar.adaptive import AdaptiveCode, send
 from polar.block import BlockCode as PoolCode
 from polar.block import make_code
 from polar.codec import encode
 from polar.construction import BlockCode
-from polar.keys import KeySchedule
 from wm_env.law import BlockLaw, JointLaw
 from wm_env.lm.candidates import Pool, inverse_cdf, make_pools
 from wm_env.lm.llada import MaskedLM
@@ -49,8 +49,8 @@ class Continuation:
         blocks: the byte strings of the blocks.
         bits: -log2 p of all tokens under the model at the tree's temperature.
         natural_bits: the same at temperature 1, where the model was trained.
-        message: bits of every block's message as a number; empty for plain text.
-        message_bits: their lengths.
+        message: bits of every block's message as a number; 0 for plain text.
+        message_bits: their lengths; 0 for plain text.
         redrawn: blocks that were drawn again because they were not text.
     """
 
@@ -59,8 +59,8 @@ class Continuation:
     blocks: tuple[bytes, ...]
     bits: float
     natural_bits: float
-    message: tuple[int, ...] = ()
-    message_bits: tuple[int, ...] = ()
+    message: tuple[int, ...]
+    message_bits: tuple[int, ...]
     redrawn: int = 0
 
     @property
@@ -77,31 +77,31 @@ class Paths:
         state: rows of the states.
         candidate: the candidates.
         message: messages, all 0 for plain text.
-        key: keys of the blocks, all 0 for plain text.
+        message_bits: their lengths, all 0 for plain text.
+        key: keys of the blocks, as long as the longest message, of which a message is padded with the first bits; all 0
+            for plain text.
     """
 
     state: Ints
     candidate: Ints
     message: Ints
+    message_bits: Ints
     key: Ints
 
 
 def run_paths(
-    tree: StateTree,
-    law: JointLaw,
-    codes: list[BlockCode],
-    schedule: KeySchedule,
-    prompts: Ints,
-    rng: np.random.Generator,
+    tree: StateTree, law: JointLaw, codes: list[AdaptiveCode], prompts: Ints, rng: np.random.Generator
 ) -> Paths:
     """Watermarked texts: uniform messages and keys, the candidates from the polar encoder."""
+    longest = max(int(code.lengths.max()) for code in codes)
     state, columns = prompts, []
     for block, of_law, code in zip(tree.blocks, law.blocks, codes, strict=True):
-        message = rng.integers(1 << schedule.message_bits, size=len(prompts))
-        key = rng.integers(1 << schedule.key_bits, size=len(prompts))
-        sent = encode(of_law, code, state, message ^ schedule.pad(key), schedule.surplus_word(key), rng)
-        columns.append((state, sent.candidate, message, key))
-        state = block.child[state, sent.candidate]
+        unused = longest - code.lengths[state]
+        message = rng.integers(1 << longest, size=len(prompts)) >> unused
+        key = rng.integers(1 << longest, size=len(prompts))
+        candidate = send(of_law, code, state, message ^ (key >> unused), rng)
+        columns.append((state, candidate, message, code.lengths[state], key))
+        state = block.child[state, candidate]
     return Paths(*(np.stack(column, axis=1) for column in zip(*columns, strict=True)))
 
 
@@ -110,7 +110,7 @@ def cover_paths(tree: StateTree, prompts: Ints, rng: np.random.Generator) -> Pat
     state, columns = prompts, []
     for block in tree.blocks:
         candidate = np.array([rng.choice(block.cover.shape[1], p=block.cover[row]) for row in state])
-        columns.append((state, candidate, np.zeros_like(state), np.zeros_like(state)))
+        columns.append((state, candidate, *np.zeros((3, len(state)), dtype=np.int64)))
         state = block.child[state, candidate]
     return Paths(*(np.stack(column, axis=1) for column in zip(*columns, strict=True)))
 
@@ -133,18 +133,15 @@ class Writer:
     blocks: int
     temperature: float
 
-    def along_path(
-        self, tree: StateTree, kind: Kind, paths: Paths, row: int, context: Context, bits: int = 0
-    ) -> Continuation:
-        """Text number `row` of `paths`, scored by the model; `bits` is the length of every block's message."""
+    def along_path(self, tree: StateTree, kind: Kind, paths: Paths, row: int, context: Context) -> Continuation:
+        """Text number `row` of `paths`, scored by the model."""
         tokens: list[int] = []
         strings = []
         for block, state, candidate in zip(tree.blocks, paths.state[row], paths.candidate[row], strict=True):
             tokens += block.tokens[state, candidate].tolist()
             strings.append(block.text[state][candidate])
         scores = self.score(context, tokens)
-        message = tuple(paths.message[row].tolist()) if bits else ()
-        lengths = (bits,) * len(strings) if bits else ()
+        message, lengths = (tuple(values[row].tolist()) for values in (paths.message, paths.message_bits))
         return Continuation(kind, int(paths.state[row, 0]), tuple(strings), *scores, message, lengths)
 
     def plain(self, prompt: int, context: Context, rng: np.random.Generator) -> Continuation:
@@ -166,7 +163,9 @@ class Writer:
             strings.append(string)
             total += bits
             context += tokens
-        return Continuation("model", prompt, tuple(strings), float(total[0]), float(total[1]), redrawn=redrawn)
+        nothing = (0,) * self.blocks
+        scores = float(total[0]), float(total[1])
+        return Continuation("model", prompt, tuple(strings), *scores, nothing, nothing, redrawn)
 
     def score(self, context: Context, tokens: list[int]) -> tuple[float, float]:
         """-log2 p of the tokens at the tree's temperature and at 1."""
