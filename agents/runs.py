@@ -1,8 +1,6 @@
 """The run folder: everything about one training run, in files that are written whole or not at all."""
 
-import fcntl
 import itertools
-import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +16,7 @@ from torch import Tensor
 
 from agents.progress import say
 from agents.settings import RunSettings
-from wm_env.files import read_json, write_atomically, write_json
+from wm_env.files import locked_folder, read_json, write_atomically, write_json
 from wm_env.json_values import entry
 from wm_env.tensors import FileFormat, read_tensors, write_tensors
 from wm_env.tree import StateTree, save_tree
@@ -101,15 +99,8 @@ def locked(run: RunFolder) -> Iterator[None]:
         BlockingIOError: it is another's.
         OSError: it cannot be opened.
     """
-    handle = os.open(run.path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BlockingIOError(f"{run.path} is in use by another process: wait, or choose another --run") from None
+    with locked_folder(run.path, "wait, or choose another --run"):
         yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager

@@ -84,11 +84,13 @@ def chain_entropies(law: BlockLaw, block_length: int) -> ChainEntropies:
 
 
 def threshold_set(entropies: ChainEntropies, t_epsilon: float, t_delta: float) -> tuple[int, ...]:
-    """M* = {i: H(V_i|V^{i-1},S) > 1 - T_epsilon and H(V_i|V^{i-1},X) < T_delta}, ascending. The paper's sets."""
+    """M* = {i: H(V_i|V^{i-1},S) > 1 - T_epsilon and H(V_i|V^{i-1},X) < T_delta}, ascending. The paper's sets.
+
+    Positions that are zero in every label carry nothing, however large T_epsilon is.
+    """
+    chains = list(enumerate(zip(entropies.given_state, entropies.given_output, strict=True)))
     return tuple(
-        position
-        for position, (state, output) in enumerate(zip(entropies.given_state, entropies.given_output, strict=True))
-        if state > 1 - t_epsilon and output < t_delta
+        position for position, (state, output) in chains[entropies.free :] if state > 1 - t_epsilon and output < t_delta
     )
 
 

@@ -13,6 +13,7 @@ from tiny_lm import brute_force, write_lm
 from torch.distributed import HashStore
 from torch.utils.flop_counter import FlopCounterMode
 
+from wm_env.files import locked_folder
 from wm_env.lm.build import main
 from wm_env.lm.build_options import BuildOptions
 from wm_env.lm.builder import build, prepare, with_rows
@@ -222,7 +223,9 @@ def test_dry_run_tells_the_cost_and_writes_nothing(model, prompt_file, tmp_path,
         (["--batch-size", "0"], "--batch-size"),
         (["--rows", "-1"], "rows"),
         (["--prompt-count", "7"], "holds 6"),
-        (["--blocks", "20"], "no room"),
+        (["--blocks", "20", "--candidates", "2"], "no room"),
+        (["--blocks", "20"], "--blocks 20 with --candidates 4 make more than 10000000 states"),
+        (["--blocks", "1000000000", "--candidates", "1"], "more than 10000000 states"),
         (["--prompts", "LONG"], "may have at most 36"),
         (["--prompts", "EMPTY"], "line 1: an empty prompt"),
         (["--prompts", "OTHER"], "changed by the tokenizer"),
@@ -290,6 +293,18 @@ def test_a_killed_command_goes_on(many, tmp_path, processes):
     assert subprocess.run(command(processes, *many, "--out", str(out)), check=False).returncode == 0
     assert main([*many[:-2], "--temperature", "1.5", "--out", str(whole), "--batch-size", "9"]) == 0
     assert out.read_bytes() == whole.read_bytes()
+    assert not parts_folder(out).exists()
+
+
+def test_two_builds_do_not_write_one_tree(many, tmp_path, capsys):
+    out = tmp_path / "tree"
+    parts_folder(out).mkdir()
+    with locked_folder(parts_folder(out), "wait"):
+        assert main([*many, "--out", str(out)]) == 1
+    assert capsys.readouterr().err.endswith(
+        f"error: {parts_folder(out)} is in use by another process: wait for that build, or choose another --out\n"
+    )
+    assert main([*many, "--out", str(out)]) == 0
     assert not parts_folder(out).exists()
 
 

@@ -75,6 +75,7 @@ CHAINS = ChainEntropies(given_state=(0.0, 0.9, 0.8, 1.0), given_output=(0.0, 0.5
 def test_threshold_set_is_high_given_the_state_and_low_given_the_output():
     assert threshold_set(CHAINS, t_epsilon=0.3, t_delta=0.1) == (2,)
     assert threshold_set(CHAINS, t_epsilon=0.3, t_delta=0.55) == (1, 2)
+    assert threshold_set(CHAINS, t_epsilon=math.inf, t_delta=math.inf) == (1, 2, 3)
     assert threshold_set(CHAINS, t_epsilon=0.05, t_delta=0.1) == ()
 
 

@@ -142,6 +142,14 @@ def test_other_kinds_are_refused_in_one_line(tmp_path: Path, changes: dict[str, 
     assert "\n" not in str(caught.value)
 
 
+def test_more_layers_than_tensors_are_refused_before_they_are_made(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path, random_network("bert"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 10**12}))
+    with pytest.raises(ValueError, match=r"num_hidden_layers is 1000000000000, and the checkpoint has \d+ tensors"):
+        load_lm(folder)
+
+
 def test_the_fingerprint_follows_weights_and_configuration(tmp_path: Path) -> None:
     folder = write_encoder(tmp_path, random_network("bert"))
     first = load_lm(folder).fingerprint

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 
 from wm_env.lm import checkpoint
 from wm_env.lm.checkpoint import Progress, load_checkpoint, save_checkpoint, save_lm
@@ -198,6 +198,52 @@ def test_a_checkpoint_of_other_settings_or_a_damaged_one_is_refused(
     path.write_bytes((finished / "model" / "model.safetensors").read_bytes())
     with pytest.raises(ValueError, match="no checkpoint of format"):
         train(replace(options, out=tmp_path, resume=True))
+
+
+@pytest.mark.parametrize(
+    ("progress", "message"),
+    [
+        ("[1]", "progress is"),
+        ("{", "is not JSON"),
+        ('{"step": "4", "seconds": 1, "best": null, "history": []}', "progress.step is '4', an integer is needed"),
+        ('{"step": 4, "seconds": 1, "best": null, "history": [[1]]}', r"progress.history\[0\]"),
+        ('{"step": 4, "seconds": 1, "best": null}', "progress.history is missing"),
+    ],
+)
+def test_a_checkpoint_is_read_by_its_types(
+    options: Options, alone: Cluster, tmp_path: Path, progress: str, message: str
+) -> None:
+    trainer = _trainer(options, alone, 0)
+    path = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(path, trainer.network, trainer.optimizers, Progress(step=4), {})
+    tensors = load_file(path)
+    about = {"format": "1", "progress": progress, "settings": "{}"}
+    save_file(tensors, path, about)
+    with pytest.raises(ValueError, match=message) as caught:
+        load_checkpoint(path, trainer.network, trainer.optimizers, {})
+    assert str(path) in str(caught.value)
+
+
+def test_tensors_of_a_checkpoint_are_those_of_the_network(options: Options, alone: Cluster, tmp_path: Path) -> None:
+    trainer = _trainer(options, alone, 1)
+    path = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(path, trainer.network, trainer.optimizers, Progress(step=4), {})
+    with safe_open(path, framework="pt") as file:
+        about = file.metadata()
+    whole = load_file(path)
+    name = next(name for name in whole if name.startswith("network "))
+    parameter = name.partition(" ")[2]
+    missing = {key: value for key, value in whole.items() if key != name}
+    for tensors, wrong in (
+        (missing, parameter),
+        ({**missing, name: torch.zeros(1, 2, 3)}, parameter),
+        ({**whole, "noise": torch.zeros(1)}, "'noise'"),
+        ({**whole, f"exp_avg {parameter}": torch.zeros(7)}, f"'exp_avg {parameter}'"),
+    ):
+        save_file(tensors, path, about)
+        with pytest.raises(ValueError, match="start in a new folder") as caught:
+            load_checkpoint(path, trainer.network, trainer.optimizers, {})
+        assert wrong in str(caught.value)
 
 
 @pytest.mark.parametrize(

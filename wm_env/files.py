@@ -1,5 +1,6 @@
 """Files that are written whole or not at all, and fingerprints that name their content."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -165,6 +166,33 @@ def check_writable(folder: Path, advice: str) -> None:
         tempfile.TemporaryFile(dir=existing).close()
     except OSError:
         raise PermissionError(f"{existing} cannot be written: {advice}") from None
+
+
+@contextmanager
+def locked_folder(folder: Path, advice: str) -> Iterator[None]:
+    """Within the context an existing folder is this process's alone. It may be removed within the context.
+
+    Args:
+        folder: the folder.
+        advice: what to do if it is in use, the end of the error.
+
+    Raises:
+        BlockingIOError: it is another process's.
+        OSError: it cannot be opened.
+    """
+    in_use = BlockingIOError(f"{folder} is in use by another process: {advice}")
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise in_use from None
+        if not folder.exists() or not os.path.samestat(os.fstat(handle), folder.stat()):
+            # Its owner removed it between the two calls.
+            raise in_use
+        yield
+    finally:
+        os.close(handle)
 
 
 def check_seed(seed: int) -> None:

@@ -10,6 +10,8 @@ from wm_env.lm.pool_settings import PoolSettings
 
 PAPER_PROMPTS = 50
 """Prompts of the paper's trees: 1,050 states with 20 candidates in two blocks."""
+MOST_STATES = 10**7
+"""Most states behind one prompt, some 15 GB of candidates at Q = 20 and L = 8; larger trees can be planned dry only."""
 
 
 @paragraph_help
@@ -86,7 +88,18 @@ class BuildOptions:
         check_seed(self.seed)
         if not self.dry_run:
             self.target()
+            self._check_states()
         return settings
+
+    def _check_states(self) -> None:
+        q, blocks = self.candidates, min(self.blocks, MOST_STATES + 1)
+        # 1 + Q + ... + Q^(B-1), of which 24 terms are too many unless Q = 1.
+        states = blocks if q == 1 else (q ** min(blocks, 24) - 1) // (q - 1)
+        if states > MOST_STATES:
+            raise ValueError(
+                f"--blocks {self.blocks} with --candidates {q} make more than {MOST_STATES} states of one prompt: a "
+                "tree holds all states that can be reached, so give fewer of either"
+            )
 
     def settings(self) -> PoolSettings:
         """How candidates are chosen, checked; `rows` is 1 where it is still open."""

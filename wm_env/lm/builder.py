@@ -1,6 +1,8 @@
 """What `python -m wm_env.lm.build` does: check, tell the cost, grow the tree, write it."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import torch
 from torch.distributed import DistError
 from tqdm import tqdm
 
-from wm_env.files import check_writable, first_line
+from wm_env.files import check_writable, first_line, locked_folder
 from wm_env.information import entropy
 from wm_env.lm.build_options import BuildOptions
 from wm_env.lm.candidates import check_pool_size
@@ -126,11 +128,27 @@ def build(plan: Plan, crew: Crew) -> Grown:
 
     Raises:
         ValueError: a state has no candidates, or the processes do not agree.
-        OSError: a file cannot be written.
+        OSError: a file cannot be written, or another build writes the same.
         torch.OutOfMemoryError: with the rows that were asked for, or with one.
         StoppedError: another process failed.
     """
-    plan = with_rows(plan, crew)
+    with crew.together(), _parts_for_itself(plan, crew):
+        return _build(with_rows(plan, crew), crew)
+
+
+@contextmanager
+def _parts_for_itself(plan: Plan, crew: Crew) -> Iterator[None]:
+    """The first process locks the folder of finished batches, so that no other build uses or removes it."""
+    if not crew.first:
+        yield
+        return
+    parts = parts_folder(plan.options.target())
+    parts.mkdir(parents=True, exist_ok=True)
+    with locked_folder(parts, "wait for that build, or choose another --out"):
+        yield
+
+
+def _build(plan: Plan, crew: Crew) -> Grown:
     while True:
         rows = plan.settings.rows
         attempt = crew.within(f"rows {rows}")

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from wm_env.files import write_atomically, write_json
+from wm_env.json_values import parse_json, read_as
 from wm_env.lm.network import LLaDAConfig, tensor_names
 from wm_env.tensors import disk_errors, unreadable
 
@@ -94,10 +95,12 @@ def load_checkpoint(
         raise unreadable(path, "checkpoint", error) from None
     if metadata.get("format") != str(FORMAT):
         raise ValueError(f"{path} is no checkpoint of format {FORMAT}")
-    stored = json.loads(metadata["settings"])
+    stored = read_as(dict[str, Any], parse_json(metadata.get("settings", ""), path), path, "settings")
     for name, value in json.loads(json.dumps(settings)).items():
         if stored.get(name) != value:
             raise ValueError(f"{path} was made with {name} {stored.get(name)!r}, not {value!r}; use the same to resume")
+    about = read_as(_About, parse_json(metadata.get("progress", ""), path), path, "progress")
+    _check_tensors(path, tensors, network)
     owner = {parameter: optimizer for optimizer in optimizers for parameter in _parameters(optimizer)}
     with torch.no_grad():
         for name, parameter in network.named_parameters():
@@ -108,9 +111,31 @@ def load_checkpoint(
             owner[parameter].state[parameter] = {
                 key: value.to(parameter.device) if value.ndim else value for key, value in state.items()
             }
-    about = json.loads(metadata["progress"])
-    best = float("inf") if about["best"] is None else about["best"]
-    return Progress(about["step"], about["seconds"], best, tuple(about["history"]))
+    return Progress(about.step, about.seconds, float("inf") if about.best is None else about.best, about.history)
+
+
+@dataclass(frozen=True)
+class _About:
+    """A `Progress` as a file holds it."""
+
+    step: int
+    seconds: float
+    best: float | None
+    history: tuple[dict[str, float], ...]
+
+
+def _check_tensors(path: Path, tensors: Mapping[str, Tensor], network: LlamaForCausalLM) -> None:
+    """Refuse a file without the tensors of `network`, or with a tensor of another shape or of no parameter."""
+    parameters = dict(network.named_parameters())
+    for name, parameter in parameters.items():
+        stored = tensors.get(f"network {name}")
+        if stored is None or stored.shape != parameter.shape:
+            raise ValueError(f"{path} holds no {name} of shape {tuple(parameter.shape)}: start in a new folder")
+    for entry, tensor in tensors.items():
+        owner = parameters.get(entry.partition(" ")[2])
+        # Of an optimizer: one number for each of a parameter's, or one for all.
+        if owner is None or tensor.shape not in (owner.shape, ()):
+            raise ValueError(f"{path}: tensor {entry!r} is of no use: start in a new folder")
 
 
 def _save(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:

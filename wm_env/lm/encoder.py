@@ -55,6 +55,7 @@ def load_encoder(folder: Path, values: Mapping[str, Any], name: str, device: str
     if mask_id is None:
         raise ValueError(f"{folder}: the tokenizer names no mask token; tokenizer_config.json should have mask_token")
     digests = {key: tensor_digest(tensor) for key, tensor in stored_tensors(folder)}
+    _check_layers(values, len(digests))
     network = _load_network(folder, values, device, dtype)
     before, after = surroundings(tokenizer)
     size = network.get_output_embeddings().weight.shape[0]
@@ -108,6 +109,13 @@ def surroundings(tokenizer: PreTrainedTokenizerFast) -> tuple[tuple[int, ...], t
         if plain and whole[start : start + len(plain)] == plain:
             return tuple(whole[:start]), tuple(whole[start + len(plain) :])
     raise ValueError("the tokenizer changes a text when it adds special tokens; this is not implemented")
+
+
+def _check_layers(values: Mapping[str, Any], tensors: int) -> None:
+    """Refuse more layers than the file has tensors for, before transformers makes them one by one."""
+    for name, value in values.items():
+        if name.endswith("layers") and isinstance(value, int) and value > tensors:
+            raise ValueError(f"config.json: {name} is {value}, and the checkpoint has {tensors} tensors")
 
 
 def _load_network(folder: Path, values: Mapping[str, Any], device: str, dtype: torch.dtype) -> PreTrainedModel:
