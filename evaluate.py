@@ -26,7 +26,8 @@ class Options:
     """Run folder with tree.safetensors and law.safetensors; the newest under runs/ if left out."""
     message_bits: tuple[int | Literal["auto"], ...] = ()
     """l, message bits per block; 1 to 5 if left out, or as many as the law was made for. "auto": also, for every state,
-    the most bits that meet --auto-error and --auto-tv; the default for a law that was planned with it."""
+    the most bits that meet --auto-error and --auto-tv; the default for a law that was planned with it. --live takes one
+    of them, 3 if left out."""
     keys: tuple[int | Literal["paper"], ...] = (1, 2, 4, 8, 16, 32, 64)
     """K, numbers of keys per block, powers of two; "paper" is 2^ceil(I(U;X|S))."""
     decoder: tuple[Literal["sc", "ml", "map"], ...] = ("sc", "ml", "map")

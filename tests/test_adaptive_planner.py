@@ -20,7 +20,7 @@ def random_prices(seed, states=5, most=3):
     return prices, rng.dirichlet(np.ones(states))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.floats(0, 2))
 def test_bought_bits_fit_the_budget_and_miss_the_best_by_less_than_one_step(seed, budget):
     prices, weights = random_prices(seed)

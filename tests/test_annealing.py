@@ -18,7 +18,7 @@ def score(loads: Floats) -> float:
     return sum(min(load, cap) for load in loads) + 0.02 * (loads > 1e-9).sum() + 0.6 / bits * neighbours
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(seed=st.integers(0, 10**6), message_bits=st.integers(1, 4), everything=st.booleans())
 def test_gain_is_the_change_of_the_score(seed: int, message_bits: int, everything: bool) -> None:
     rng = np.random.default_rng(seed)

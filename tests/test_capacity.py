@@ -140,7 +140,7 @@ def test_capacity_of_random_laws_is_what_the_solver_finds() -> None:
         assert found.key_rate == pytest.approx(expected, abs=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(2, 4), st.integers(1, 4), st.booleans())
 def test_rate_agrees_with_loops_and_the_update_never_lowers_it(
     seed: int, states: int, tokens: int, labels: int, channel: bool

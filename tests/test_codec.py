@@ -34,7 +34,7 @@ def interval_law(law, state, wanted, positions, low, high):
     return answer
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.integers(0, 1000),
     st.booleans(),
@@ -56,7 +56,7 @@ def test_channel_equals_the_layout_of_pairs_on_the_unit_interval(seed, sparse, s
                 assert channel[state, word, surplus].tolist() == pytest.approx(expected, abs=1e-12)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 1000), st.booleans(), st.integers(1, 6))
 def test_dither_leaves_the_law_of_every_message_alone(seed, sparse, bits):
     law = small_law(seed, sparse)

@@ -52,7 +52,7 @@ def test_few_labels_leave_the_first_positions_zero():
         word_values(32, LENGTH, (0,))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 1000), st.booleans(), st.sampled_from(SETS))
 def test_channel_equals_sums_over_the_labels(seed, sparse, positions):
     law = block_law(seed, sparse)

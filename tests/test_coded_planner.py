@@ -127,7 +127,7 @@ def test_sixteen_shared_slots_reach_the_limit_of_shared_keys(entropy: float, mes
     assert float(right) == pytest.approx(min(1.0, shared_key + variation), abs=5e-4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 10**6),
     message_bits=st.lists(st.integers(1, 3), min_size=2, max_size=2),

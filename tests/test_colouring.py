@@ -35,7 +35,7 @@ def is_proper(block: TreeBlock) -> bool:
     return True
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=5, unique=True), min_size=1, max_size=12))
 def test_is_proper_whatever_the_overlap(rows: list[list[int]]) -> None:
     names = sorted({symbol for row in rows for symbol in row})

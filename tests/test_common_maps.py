@@ -38,7 +38,7 @@ def best_law_of_maps(pmf: Floats, seen: Ints, state_probs: Floats, maps: list[tu
     return float(linprog(cost, A_ub=np.array(rows), b_ub=np.array(bounds)).fun)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), states=st.integers(1, 3))
 def test_the_search_finds_the_best_law_of_all_maps(seed: int, states: int) -> None:
     rng = np.random.default_rng(seed)

@@ -35,7 +35,7 @@ def entropy_by_prefix(joint, length):
     return chain
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 3), st.integers(0, 3), st.integers(1, 4), st.integers(0, 10_000))
 def test_chain_entropies_equal_brute_force(power, fewer, sides, seed):
     length = 2**power

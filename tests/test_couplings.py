@@ -19,7 +19,7 @@ def some_states(seed: int, entropy: float, message_bits: int, states: int = 3) -
 ENTROPIES = st.sampled_from([0.8, 2.0, 3.0, 4.2])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), entropy=ENTROPIES, message_bits=st.integers(1, 4), share=st.floats(0, 1))
 def test_every_unit_spent_is_a_unit_of_right_mass(seed: int, entropy: float, message_bits: int, share: float) -> None:
     cover, words = some_states(seed, entropy, message_bits)
@@ -43,7 +43,7 @@ def test_budget_goes_to_heavy_candidates_before_uneven_words() -> None:
     assert law == pytest.approx([0.25, 0.5 / 3, 0.25 / 3, 0.25, 0.25])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), entropy=ENTROPIES, message_bits=st.integers(1, 4))
 def test_loans_even_out_the_words(seed: int, entropy: float, message_bits: int) -> None:
     cover, words = some_states(seed, entropy, message_bits)

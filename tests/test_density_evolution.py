@@ -39,7 +39,7 @@ def exact_entropies(crossover: Floats, probs: Floats, n: int) -> tuple[list[floa
     return entropies, certain
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.floats(0, 0.5), min_size=2, max_size=3), st.sampled_from([1, 2]), st.integers(0, 1000))
 def test_entropies_are_tight_lower_bounds_of_the_exact_ones(points: list[float], levels: int, seed: int) -> None:
     crossover = np.array(points)
@@ -59,7 +59,7 @@ def test_mixed_law_of_eight_bits_close_to_enumeration() -> None:
     assert found.certain == pytest.approx(np.array(certain), abs=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.floats(0.0, 1.0), st.integers(0, 12))
 def test_erasure_laws_are_exact(erasure: float, levels: int) -> None:
     expected = np.array([erasure])

@@ -41,7 +41,7 @@ def compare(problem, objective, labels, multiplier, dtype, tolerance, start=SHAR
     start=st.sampled_from([SHARP, TABLE]),
     seed=st.integers(0, 100),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_equals_automatic_differentiation(shape, overlap, objective, gamma, multiplier, start, seed):
     prompts, blocks, candidates = shape
     problem = Problem(uneven_tree(prompts, blocks, candidates, overlap, seed), 0.1, gamma)

@@ -86,7 +86,7 @@ def test_cost_of_a_tilted_law_by_hand():
     assert float(rate(law)) == pytest.approx(0, abs=1e-15)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.booleans())
 def test_measures_equal_sums_over_the_joint_law(seed, sparse):
     law = random_law(uneven_tree(3, 2, 4, 0.5, seed), 4, seed, sparse).blocks[1]
@@ -107,7 +107,7 @@ def test_measures_equal_sums_over_the_joint_law(seed, sparse):
     assert float(found.cost) == pytest.approx(variation, abs=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000))
 def test_rate_is_bounded_by_the_entropy_of_the_induced_law(seed):
     law = random_law(uneven_tree(3, 2, 4, 0.5, seed), 8, seed).blocks[1]
@@ -119,7 +119,7 @@ def test_rate_is_bounded_by_the_entropy_of_the_induced_law(seed):
     assert float(found.rate) == pytest.approx(float(found.i_ux_given_s) - i_us_given_x, abs=1e-12)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=3), st.booleans())
 def test_many_laws_at_once_are_measured_as_one_by_one(seeds, one_tree):
     trees = [uneven_tree(3, 2, 4, 0.5, seeds[0] if one_tree else seed) for seed in seeds]
@@ -145,7 +145,7 @@ def test_parts_of_the_states_sum_to_the_measures():
     assert float(costs.sum()) == pytest.approx(float(found.cost), abs=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 1000))
 def test_costs_of_the_blocks_bound_the_variation_of_the_text(prompts, blocks, seed):
     tree = uneven_tree(prompts, blocks, 4, 0.5, seed)

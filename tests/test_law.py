@@ -27,7 +27,7 @@ from wm_env.tree import state_reach
 TREE = synthetic_tree(3, 2, 4, 4, 1.5, overlap=0.5, seed=1)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(2, 5), st.floats(0, 1), st.integers(0, 1000))
 def test_mass_is_conserved_through_every_transition(prompts, blocks, candidates, overlap, seed):
     tree = uneven_tree(prompts, blocks, candidates, overlap, seed)

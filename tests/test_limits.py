@@ -25,7 +25,7 @@ def value_of(pmf, bins, count):
     return sum(min(load, 1 / count) for load in loads)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(pmfs(7), st.integers(1, 2))
 def test_best_partition_equals_the_best_of_all_partitions(pmf, bits):
     count = 2**bits
@@ -35,7 +35,7 @@ def test_best_partition_equals_the_best_of_all_partitions(pmf, bits):
     assert value == pytest.approx(best, abs=1e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(pmfs(20), st.integers(0, 5))
 def test_partition_is_at_most_the_shared_key_optimum_and_leaves_no_bin_empty_needlessly(pmf, bits):
     bins, value = best_partition(pmf, bits, nodes=0)
@@ -116,7 +116,7 @@ def test_bit_error_limit_is_reached_by_a_single_candidate():
     assert limit.bit_error(1 / 8) == pytest.approx(0.5 - 3 / 8 / 3)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(pmfs(12), st.integers(1, 4), st.floats(0, 1))
 def test_limits_are_monotone_and_consistent(pmf, bits, budget):
     limit = block_limit(pmf[None], np.ones(1), bits, nodes=0)

@@ -73,7 +73,7 @@ def test_equals_a_joint_convex_programme_with_padded_candidates(gamma: float) ->
         assert (law.numpy()[block.cover == 0] == 0).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 10**6),
     epsilon=st.floats(1e-6, 0.5),
@@ -94,7 +94,7 @@ def test_reported_rate_and_cost_are_those_of_the_marginals(
         assert optimum.cost <= epsilon
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), epsilon=st.floats(0.001, 0.3), gamma=st.sampled_from([1.0, 0.9]))
 def test_no_feasible_change_of_the_laws_is_better(seed: int, epsilon: float, gamma: float) -> None:
     tree = uneven_tree(blocks=2, candidates=4, seed=seed)
@@ -122,7 +122,7 @@ def affordable_share(tree: StateTree, laws: list[np.ndarray], epsilon: float, ga
     return 1.0 if excess(1.0) <= 0 else float(brentq(excess, 0.0, 1.0))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     seed=st.integers(0, 10**6),
     candidates=st.integers(1, 12),

@@ -87,7 +87,7 @@ def test_other_keys_nonces_and_plain_texts_give_no_message(tokenizer, sent):
     assert decode_parallel(tokenizer, b"\xff", KEY, [1], PARALLEL).reason == "the text is not UTF-8"
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_edited_texts_give_the_message_or_none(tokenizer, sent, data):
     text = list(sent.text)

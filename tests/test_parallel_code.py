@@ -20,7 +20,7 @@ def find(received, parity):
     return None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.binary(max_size=40), st.sampled_from([0, 2, 8, 16]), st.data())
 def test_half_the_parity_of_wrong_bytes_is_corrected(message, parity, data):
     codeword = bytearray(encode_frame(make_frame(message, check), parity))
@@ -31,7 +31,7 @@ def test_half_the_parity_of_wrong_bytes_is_corrected(message, parity, data):
 
 
 @given(st.text("01", max_size=40))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_bit_strings_come_back(digits):
     message = BitString(int(digits, 2) if digits else 0, len(digits))
     assert find(encode_frame(make_frame(message, check), 4), 4) == message

@@ -47,7 +47,7 @@ decreasing = st.lists(st.integers(1, 99), min_size=3, max_size=8).map(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(decreasing, st.integers(2, 3), st.sampled_from([1e-9, 0.2]))
 def test_search_finds_the_best_of_all_partitions(sizes, count, slack):
     best = least_excess(sizes, count)
@@ -59,7 +59,7 @@ def test_search_finds_the_best_of_all_partitions(sizes, count, slack):
     assert bound == pytest.approx(best, abs=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(decreasing, st.integers(2, 3))
 def test_nothing_is_returned_where_nothing_is_better(sizes, count):
     best = least_excess(sizes, count)

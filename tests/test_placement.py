@@ -32,7 +32,7 @@ def place_alone(loads: Floats) -> Floats:
     return renumbered(loads, number)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6))
 def test_no_other_numbering_of_four_words_has_fewer_wrong_bits(seed: int) -> None:
     loads = some_loads(seed, 3, 4)
@@ -46,7 +46,7 @@ def test_whole_words_of_a_heavy_candidate_surround_it() -> None:
     assert bits_wrong(place_alone(loads)[0]) == pytest.approx(3 / 8)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), count=st.sampled_from([4, 8, 16]))
 def test_pinned_words_move_with_their_group_and_nobody_is_worse_off_in_all(seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
@@ -77,7 +77,7 @@ def test_a_group_is_renumbered_as_a_whole() -> None:
     assert bits_wrong(renumbered(loads, number)[0]) == pytest.approx(3 / 8)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6))
 def test_wrong_bits_are_at_least_those_of_the_best_order_and_one_for_every_wrong_block(seed: int) -> None:
     loads = some_loads(seed, 5, 4)

@@ -40,7 +40,7 @@ def check_reaches_the_optimum(tree: StateTree, epsilon: float, gamma: float) -> 
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6),
     epsilon=st.sampled_from([0.0, 0.01, 0.1, 0.7]),
@@ -63,13 +63,13 @@ def crossed_tree(seed: int) -> StateTree:
     return dataclasses.replace(tree, blocks=(block,))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), epsilon=st.sampled_from([0.0, 0.1]))
 def test_crossed_candidate_sets_cost_nothing(seed: int, epsilon: float) -> None:
     check_reaches_the_optimum(crossed_tree(seed), epsilon, 1.0)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), epsilon=st.floats(0.001, 0.4), gamma=st.sampled_from([1.0, 0.9]))
 def test_no_change_of_the_joint_law_is_better_at_its_cost(seed: int, epsilon: float, gamma: float) -> None:
     """50 random laws, near the plan and far from it: none lies above the tangent of the frontier."""

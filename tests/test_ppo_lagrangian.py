@@ -67,7 +67,7 @@ def random_laws(tree, seed):
 
 
 class TestCredit:
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(seed=st.integers(0, 2**31))
     def test_parts_are_what_the_loops_say_and_sum_to_the_whole(self, seed):
         for law in random_laws(uneven_tree(seed=seed % 7), seed):
@@ -139,7 +139,7 @@ class TestAdvantages:
         np.testing.assert_allclose(found[1, 0, :, 0], last)
         np.testing.assert_allclose(found[0, 0, :, 0], first)
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(seed=st.integers(0, 2**31), gamma=st.floats(0, 1), lam=st.floats(0, 1))
     def test_sums_over_states_are_stable_baselines_advantages(self, seed, gamma, lam):
         rng = np.random.default_rng(seed)

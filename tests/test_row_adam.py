@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.row_adam import RowAdam
@@ -28,7 +28,6 @@ def by_hand(start, gradients, rate):
 
 
 @given(shape=st.sampled_from([(3, 4), (2, 3, 5), (4, 1)]), steps=st.integers(1, 6), seed=st.integers(0, 1000))
-@settings(deadline=None)
 def test_steps_are_the_formula(shape, steps, seed):
     rng = np.random.default_rng(seed)
     start, gradients = rng.standard_normal(shape), rng.standard_normal((steps, *shape))

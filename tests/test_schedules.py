@@ -39,7 +39,7 @@ def right_without_state(channel: Floats, seen: Ints) -> float:
     return sum(words.max() for words in evidence.values()) / (states * count * slots)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6),
     entropy=ENTROPIES,
@@ -63,7 +63,7 @@ def test_the_channel_realises_the_law_and_every_word_keeps_its_own(
             assert own == pytest.approx(min(law[state, members].sum(), 1 / count), abs=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), entropy=ENTROPIES, message_bits=st.integers(1, 4))
 def test_sixteen_slots_reach_the_limit_of_shared_keys(seed: int, entropy: float, message_bits: int) -> None:
     """Sum of min(q, 2^-l) for a decoder that knows state and slot, from any best map."""

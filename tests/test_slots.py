@@ -11,7 +11,7 @@ from agents.slots import candidate_slots
 from wm_env.synthetic import synthetic_tree
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(2, 5), st.integers(2, 6), st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 50))
 def test_every_state_uses_every_slot_once(prompts, candidates, overlap, seed):
     for block in uneven_tree(prompts, 2, candidates, overlap, seed).blocks:

@@ -182,7 +182,7 @@ def transmit(vocabulary, seed, message, nonce):
     return receiver.message, (*tokens, last), text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(random_strings, st.binary(max_size=3), st.integers(0, 99))
 def test_any_vocabulary_decodes_from_text(strings, seed, nonce):
     """Equal strings, prefixes of prefixes, tokens that never end a text: the receiver has the text only."""

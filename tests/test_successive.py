@@ -42,7 +42,7 @@ def random_llrs(seed: int, frames: int, n: int) -> Floats:
     return np.random.default_rng(seed).normal(0, 2, (frames, n))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 4, 8]))
 def test_conditional_llrs_match_enumeration(seed: int, n: int) -> None:
     llr = random_llrs(seed, 2, n)
@@ -56,7 +56,7 @@ def test_conditional_llrs_match_enumeration(seed: int, n: int) -> None:
             assert leaves[frame, i] == pytest.approx(expected, abs=1e-8)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 4, 8]))
 def test_decide_takes_the_likelier_bit_given_the_bits_before(seed: int, n: int) -> None:
     rng = np.random.default_rng(seed)
@@ -184,7 +184,7 @@ def test_fill_and_decide_agree_when_everything_is_known() -> None:
     assert (fill(llr, everything, sent, torch.Generator().manual_seed(0)).word == word).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.floats(-CERTAIN, CERTAIN), st.floats(-CERTAIN, CERTAIN))
 def test_boxplus_is_the_llr_of_the_sum(first: float, second: float) -> None:
     value = float(boxplus(torch.tensor([first], dtype=torch.float64), torch.tensor([second], dtype=torch.float64)))

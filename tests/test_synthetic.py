@@ -12,7 +12,7 @@ def bits(row):
     return -sum(p * math.log2(p) for p in row if p > 0)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(2, 40), st.floats(0.02, 1.0), st.integers(0, 10**6))
 def test_pmf_has_the_entropy_asked_for(candidates, share, seed):
     wanted = share * math.log2(candidates)

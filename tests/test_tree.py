@@ -160,7 +160,7 @@ def test_reach_by_hand(small_tree):
             assert reach[1][first.child[s, q]] == pytest.approx(expected, abs=1e-15)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True), st.integers(1, 5), st.integers(1, 2))
 def test_subset_keeps_the_likeliest_and_stays_a_tree(prompts, candidates, blocks):
     tree = synthetic_tree(6, blocks=2, candidates=5, block_length=4, entropy=1.8, overlap=0.4, seed=3)

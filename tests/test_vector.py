@@ -111,7 +111,7 @@ def test_automatic_resets_draw_prompts_again(uneven_file):
     assert set(infos["final_info"]) >= {"cost", "_cost", "cost_so_far"}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**31), copies=st.integers(1, 4))
 def test_copies_do_not_influence_each_other(small_tree_file, seed, copies):
     arguments = {"tree": str(small_tree_file), "prompts": 2, "candidates": 4, "labels": 4}

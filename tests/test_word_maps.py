@@ -32,7 +32,7 @@ def test_disjoint_candidate_sets_get_their_best_partitions(message_bits: int) ->
         assert right_mass(pmf, of_state, message_bits) == pytest.approx(best, abs=1e-12)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), overlap=st.sampled_from([0.0, 0.2, 0.5, 1.0]), message_bits=st.integers(1, 3))
 def test_a_symbol_has_one_word_in_all_states(seed: int, overlap: float, message_bits: int) -> None:
     tree = uneven_tree(3, 2, 6, overlap, seed)
@@ -69,7 +69,7 @@ def test_what_the_decoder_can_tell_apart_is_not_shared() -> None:
         assert right_mass(pmf, of_state, 2) == pytest.approx(best_partition(pmf, 2, nodes=0)[1], abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
     entropy=st.sampled_from([0.8, 2.0, 3.0, 4.0]),
