@@ -1,9 +1,6 @@
 """A live evaluation from end to end: load, tell the cost, write and read texts, print, write files."""
 
 import dataclasses
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +19,9 @@ from polar.live.report import (
 )
 from polar.live.rounds import Round, play
 from polar.live.session import LiveRequest, Session, estimate, open_session
+from polar.progress import progress
 from polar.run_evaluation import lengths_follow_state, load_run, with_threshold_sets
 from wm_env.files import check_writable, read_json, write_json
-
-SECONDS_BETWEEN_LINES = 10.0
 
 
 def evaluate_live(run: Path, out: Path, request: LiveRequest) -> bool:
@@ -102,24 +98,12 @@ def play_until_interrupted(session: Session) -> list[Round]:
     """
     rounds: list[Round] = []
     try:
-        for played in with_progress(play(session), session.request.texts):
-            rounds.append(played)
+        with progress("text") as report:
+            for played in play(session):
+                rounds.append(played)
+                report(len(rounds), session.request.texts)
     except KeyboardInterrupt:
         if len(rounds) < 2:
             raise
         print(f"interrupted: the figures are of {len(rounds)} of {session.request.texts} texts", flush=True)
     return rounds
-
-
-def with_progress(rounds: Iterator[Round], total: int) -> Iterator[Round]:
-    """The same rounds, with a bar and the time left on a terminal, else with a plain line every few seconds."""
-    if sys.stderr.isatty():
-        yield from tqdm(rounds, total=total, unit="text")
-        return
-    start = last = time.monotonic()
-    for done, played in enumerate(rounds, start=1):
-        yield played
-        now = time.monotonic()
-        if now - last >= SECONDS_BETWEEN_LINES or done == total:
-            last = now
-            print(tqdm.format_meter(done, total, now - start, ncols=0, unit="text"), file=sys.stderr, flush=True)
