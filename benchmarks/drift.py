@@ -27,7 +27,8 @@ from polar.report import align
 from polar.secrets import Key
 from wm_env.files import write_json
 from wm_env.lm.candidates import SCORE_STEP, Pool, make_pools, score_steps
-from wm_env.lm.llada import MaskedLM, load_lm
+from wm_env.lm.llada import MaskedLM
+from wm_env.lm.load import load_lm
 from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.prompts import read_prompts
 from wm_env.lm.stack import stack_of

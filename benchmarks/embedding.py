@@ -38,7 +38,7 @@ from polar.secrets import KEY_BYTES, Key, MessageKeys
 from polar.sources import QuantisedLaw, drive, open_vocabulary
 from polar.stream import Tokens
 from polar.vocabulary import Vocabulary
-from wm_env.lm.llada import load_lm
+from wm_env.lm.load import load_lm
 from wm_env.lm.prompts import read_prompts
 
 BRIEF = Limits(ending="none")

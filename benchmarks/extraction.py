@@ -42,7 +42,8 @@ from wm_env.lm.builder import Plan, prepare, tell_cost, with_rows
 from wm_env.lm.candidates import canvas_of, make_pools
 from wm_env.lm.cost import canvas_flops, estimate, matrix_peak, measure_speed, pass_bytes, rows_that_fit, state_flops
 from wm_env.lm.crew import Crew
-from wm_env.lm.llada import MaskedLM, compiled_lm, load_lm
+from wm_env.lm.llada import MaskedLM, compiled_lm
+from wm_env.lm.load import load_lm
 from wm_env.lm.network import LLaDAConfig, tensor_names
 from wm_env.lm.partial import parts_folder
 from wm_env.lm.pool_settings import PoolSettings

@@ -26,7 +26,8 @@ from polar.sources import open_vocabulary
 from polar.stream import Tokens
 from polar.successive import conditional_llrs
 from polar.transform import polar_transform
-from wm_env.lm.llada import MaskedLM, load_lm
+from wm_env.lm.llada import MaskedLM
+from wm_env.lm.load import load_lm
 from wm_env.lm.prompts import read_prompts
 
 POSITIONS = (8, 16, 32, 64)

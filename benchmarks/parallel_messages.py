@@ -24,7 +24,7 @@ from polar.embedding import embed_with_retries
 from polar.framing import BitString
 from polar.secrets import KEY_BYTES, Key
 from polar.sources import open_vocabulary
-from wm_env.lm.llada import EMBEDDED, load_lm, load_tokenizer
+from wm_env.lm.load import EMBEDDED, load_lm, load_tokenizer
 from wm_env.lm.prompts import read_prompts
 
 MESSAGE_BITS = 32

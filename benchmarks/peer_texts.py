@@ -23,7 +23,8 @@ from polar.sources import QuantisedLaw, drive, open_vocabulary
 from polar.stream import Tokens
 from wm_env.information import entropy
 from wm_env.lm.candidates import Pool
-from wm_env.lm.llada import MaskedLM, load_lm
+from wm_env.lm.llada import MaskedLM
+from wm_env.lm.load import load_lm
 from wm_env.lm.prompts import read_prompts
 
 CHUNK_BITS = 8

@@ -19,7 +19,7 @@ from polar.records import load_text_law, save_text_law
 from polar.secrets import Key, NonceLedger, open_ledger
 from polar.settings import Settings
 from wm_env.lm.cost import estimate, measure_speed
-from wm_env.lm.llada import load_lm, load_tokenizer
+from wm_env.lm.load import load_lm, load_tokenizer
 from wm_env.lm.stack import stack_of
 
 ATTEMPTS = 4

@@ -19,7 +19,7 @@ from wm_env.lm.build_options import BuildOptions
 from wm_env.lm.builder import build, prepare, with_rows
 from wm_env.lm.cost import canvas_flops, estimate, rows_that_fit
 from wm_env.lm.crew import Crew
-from wm_env.lm.llada import load_lm
+from wm_env.lm.load import load_lm
 from wm_env.lm.partial import parts_folder
 from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.prompts import read_prompts

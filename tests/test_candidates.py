@@ -15,7 +15,7 @@ from wm_env.lm.candidates import (
     keyed_uniforms,
     make_pools,
 )
-from wm_env.lm.llada import load_lm
+from wm_env.lm.load import load_lm
 from wm_env.lm.text import token_bytes
 
 CONTEXT = [0, 1, 2, 3]

@@ -10,7 +10,8 @@ import torch
 from relative_files import DREAM_MASK, dream_tensors, dream_written_out, write_dream
 from tiny_lm import LETTERS
 
-from wm_env.lm.llada import MaskedLM, load_lm
+from wm_env.lm.llada import MaskedLM
+from wm_env.lm.load import load_lm
 
 CANVAS = [72, 101, 108, 108, DREAM_MASK, DREAM_MASK]
 

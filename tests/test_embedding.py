@@ -15,7 +15,7 @@ from polar.framing import parse_bits
 from polar.records import RECORD_FORMAT, load_text_law, save_text_law
 from polar.secrets import Key
 from polar.tail import ends_sentence
-from wm_env.lm.llada import load_lm
+from wm_env.lm.load import load_lm
 from wm_env.tensors import read_tensors, write_tensors
 
 KEY = Key(bytes(range(32)))

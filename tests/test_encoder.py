@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from wm_env.lm.encoder import surroundings
-from wm_env.lm.llada import load_lm
+from wm_env.lm.load import load_lm
 
 SHAPE = {"vocab_size": 261, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 TEXT = [FIRST_BYTE + value for value in b"a text"]

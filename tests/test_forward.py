@@ -10,7 +10,8 @@ from transformers import BertConfig, BertForMaskedLM
 
 from benchmarks.plain_llada import plain_logits
 from wm_env.lm.forward import hidden_at, is_layer_stack
-from wm_env.lm.llada import MaskedLM, compiled_lm, load_lm
+from wm_env.lm.llada import MaskedLM, compiled_lm
+from wm_env.lm.load import load_lm
 from wm_env.lm.network import LLaDAConfig
 
 CANVAS = torch.tensor([[5, 100, MASK_ID, 200, MASK_ID, MASK_ID, 31], [1, 2, 3, 4, 5, 6, MASK_ID]])

@@ -31,7 +31,7 @@ from polar.live.texts import Continuation, KeyedPools, Writer, cover_paths, keye
 from polar.run_evaluation import load_run
 from wm_env.files import write_json
 from wm_env.law import save_law
-from wm_env.lm.llada import load_lm
+from wm_env.lm.load import load_lm
 from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.states import grow_tree
 from wm_env.lm.text import token_bytes

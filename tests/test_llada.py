@@ -9,7 +9,8 @@ import torch
 from llada_files import MASK_ID, VOCABULARY, forward_written_out, random_tensors, write_checkpoint
 from safetensors.torch import load_file, save_file
 
-from wm_env.lm.llada import EMBEDDED, MaskedLM, load_lm
+from wm_env.lm.llada import MaskedLM
+from wm_env.lm.load import EMBEDDED, load_lm
 from wm_env.lm.network import llama_name
 
 

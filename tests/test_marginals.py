@@ -5,7 +5,8 @@ import pytest
 import torch
 from tiny_lm import write_lm
 
-from wm_env.lm.llada import llada_logits, load_lm
+from wm_env.lm.llada import llada_logits
+from wm_env.lm.load import load_lm
 from wm_env.lm.marginals import marginals
 
 

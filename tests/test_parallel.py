@@ -16,7 +16,7 @@ from polar.framing import BitString
 from polar.parallel import retokenises, tokenise, uniforms
 from polar.secrets import Key, MessageKeys, save_key
 from polar.settings import Limits, Settings
-from wm_env.lm.llada import load_lm, load_tokenizer
+from wm_env.lm.load import load_lm, load_tokenizer
 
 KEY = Key(bytes(range(32)))
 PARALLEL = Settings(scheme="parallel", positions=8, hash_bits=2, effective_tokens=8.0, bit_error=0.05)

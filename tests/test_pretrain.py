@@ -16,7 +16,7 @@ from wm_env.lm import checkpoint
 from wm_env.lm.checkpoint import Progress, load_checkpoint, save_checkpoint, save_lm
 from wm_env.lm.cluster import Cluster
 from wm_env.lm.corpus import tokenize, train_tokenizer
-from wm_env.lm.llada import load_lm
+from wm_env.lm.load import load_lm
 from wm_env.lm.network import llama_name
 from wm_env.lm.pretrain import main, train
 from wm_env.lm.recipe import Options, Shape

@@ -7,7 +7,8 @@ import pytest
 import torch
 from tiny_lm import brute_force, write_lm
 
-from wm_env.lm.llada import MaskedLM, load_lm
+from wm_env.lm.llada import MaskedLM
+from wm_env.lm.load import load_lm
 from wm_env.lm.quality import Options, chain_rule_bits, cut_windows, main, measure, report, sample
 
 

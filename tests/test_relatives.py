@@ -17,7 +17,7 @@ from tiny_lm import tokenizer_of
 
 import polar.__main__ as command
 from wm_env.lm import build
-from wm_env.lm.llada import load_lm
+from wm_env.lm.load import load_lm
 from wm_env.lm.states import encode_prompts
 from wm_env.tree import load_tree
 

@@ -12,7 +12,7 @@ from polar.channel import Settings, open_channel
 from polar.decoding import decode
 from polar.embedding import embed_with_retries
 from polar.secrets import new_key
-from wm_env.lm.llada import load_lm
+from wm_env.lm.load import load_lm
 from wm_env.lm.stack import stack_of
 
 

@@ -16,7 +16,8 @@ from polar.live.texts import Writer
 from wm_env.coded import label_bits
 from wm_env.files import check_seed
 from wm_env.law import JointLaw
-from wm_env.lm.llada import MaskedLM, load_lm
+from wm_env.lm.llada import MaskedLM
+from wm_env.lm.load import load_lm
 from wm_env.lm.partial import Context
 from wm_env.lm.states import encode_prompts
 from wm_env.lm.text import token_bytes

@@ -25,7 +25,8 @@ from wm_env.lm.cost import (
 )
 from wm_env.lm.crew import Crew, StoppedError
 from wm_env.lm.forward import can_compile, is_layer_stack
-from wm_env.lm.llada import MaskedLM, checked_device, compiled_lm, load_lm
+from wm_env.lm.llada import MaskedLM, compiled_lm
+from wm_env.lm.load import checked_device, load_lm
 from wm_env.lm.partial import Context, delete_parts, parts_folder, recorded_rows
 from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.progress import progress

@@ -36,7 +36,7 @@ _NUMBERS = ("rope_theta", "rms_norm_eps")
 
 
 def load_dream(folder: Path, values: Mapping[str, Any], name: str, device: str, dtype: torch.dtype) -> MaskedLM:
-    """The Dream checkpoint in `folder`, whose config.json holds `values`; see `wm_env.lm.llada.load_lm`.
+    """The Dream checkpoint in `folder`, whose config.json holds `values`; see `wm_env.lm.load.load_lm`.
 
     Raises:
         ValueError: configuration, tensors or tokenizer are not what is implemented here.

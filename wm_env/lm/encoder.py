@@ -44,7 +44,7 @@ def is_encoder(values: Mapping[str, Any]) -> bool:
 
 
 def load_encoder(folder: Path, values: Mapping[str, Any], name: str, device: str, dtype: torch.dtype) -> MaskedLM:
-    """The checkpoint in `folder`, whose config.json holds `values`; see `wm_env.lm.llada.load_lm`.
+    """The checkpoint in `folder`, whose config.json holds `values`; see `wm_env.lm.load.load_lm`.
 
     Raises:
         ValueError: configuration, tensors or tokenizer are not what is implemented here.

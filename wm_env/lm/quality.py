@@ -17,7 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from wm_env.lm.corpus import encode_plainly, read_documents
-from wm_env.lm.llada import MaskedLM, load_lm
+from wm_env.lm.llada import MaskedLM
+from wm_env.lm.load import load_lm
 from wm_env.lm.objective import BLOCK
 from wm_env.lm.text import token_bytes
 
