@@ -23,7 +23,7 @@ from agents.word_maps import alike_states
 from wm_env.coded import coded_law, label_bits
 from wm_env.information import total_variation
 from wm_env.law import JointLaw, induced_cover, roll_out
-from wm_env.optimum import check_budget
+from wm_env.optimum import COST_RESOLUTION, check_budget
 from wm_env.tree import Floats, Ints, StateTree, number_paths, state_reach
 
 _ROUNDING = 1e-9
@@ -37,7 +37,7 @@ class AdaptivePlan:
         law: P(S,U,X) of every block; its message sets have the longest length.
         lengths: l(s) of every block, shape (N,) each.
         bits: sum_b E[l] in bits per text.
-        cost: sum_b gamma^b c_b; at most epsilon.
+        cost: sum_b gamma^b c_b; at most epsilon, up to rounding.
     """
 
     law: JointLaw
@@ -59,7 +59,7 @@ def plan_adaptive(tree: StateTree, epsilon: float, gamma: float = 1.0, labels: i
 
     Args:
         tree: the states and their covers.
-        epsilon: bound on sum_b gamma^b c_b, b = 1..B; 0 allows only states with 2^-l at least their largest P(x|s).
+        epsilon: bound on sum_b gamma^b c_b, b = 1..B; 0 buys l bits only where the candidates divide evenly into 2^l.
         gamma: discount, in (0, 1].
         labels: M, a power of two; by default all words of a block, 2^L. Lengths go up to log2 M.
 
@@ -73,18 +73,20 @@ def plan_adaptive(tree: StateTree, epsilon: float, gamma: float = 1.0, labels: i
     prices = [np.stack([of_length[number].price for of_length in offers], 1) for number in range(len(tree.blocks))]
     groups = [alike_states(block.cover, seen) for block, seen in zip(tree.blocks, number_paths(tree), strict=True)]
     lengths: list[Ints] = []
-    left = epsilon
+    spent = 0.0
 
     def policy(number: int, state_probs: Tensor) -> tuple[Tensor, Tensor]:
-        nonlocal left
+        nonlocal spent
         rest = dataclasses.replace(tree, blocks=tree.blocks[number:], prior=state_probs.numpy())
         weights = [gamma ** (number + 1 + ahead) * reach for ahead, reach in enumerate(state_reach(rest))]
         grouped = [_by_group(*each) for each in zip(prices[number:], weights, groups[number:], strict=True)]
         bought = buy_bits(
-            np.concatenate([price for price, _ in grouped]), np.concatenate([weight for _, weight in grouped]), left
+            np.concatenate([price for price, _ in grouped]),
+            np.concatenate([weight for _, weight in grouped]),
+            max(0.0, epsilon - spent),
         )
         chosen = bought[groups[number]]
-        left -= float(weights[0] @ prices[number][np.arange(len(chosen)), chosen])
+        spent += float(weights[0] @ prices[number][np.arange(len(chosen)), chosen])
         lengths.append(chosen)
         p_candidate = torch.stack([offers[bits][number].p_candidate[state] for state, bits in enumerate(chosen)])
         return p_candidate.new_full((len(chosen), count), 1 / count), p_candidate
@@ -94,18 +96,19 @@ def plan_adaptive(tree: StateTree, epsilon: float, gamma: float = 1.0, labels: i
     positions = tuple(range(free, free + max(int(chosen.max()) for chosen in lengths)))
     bits = sum(float(block.state_probs.numpy() @ chosen) for block, chosen in zip(law.blocks, lengths, strict=True))
     law = dataclasses.replace(law, message_sets=(positions,) * len(tree.blocks))
-    return AdaptivePlan(law, tuple(lengths), bits, epsilon - left)
+    return AdaptivePlan(law, tuple(lengths), bits, spent)
 
 
 def buy_bits(prices: Floats, weights: Floats, budget: float) -> Ints:
     """Lengths with the most expected bits for an expected price within the budget, by the cheapest steps first.
 
-    Steps follow the lower convex hull of each state's prices; a step that does not fit any more is left out.
+    Steps follow the lower convex hull of each state's prices; one that does not fit any more gives way to the cheapest
+    that does. So in the end no state can have another bit for what is left.
 
     Args:
         prices: of 0, 1, ..., bits in every state, shape (N, most + 1), infinite where not possible, 0 for 0 bits.
         weights: of the states, shape (N,).
-        budget: bound on the sum of weight times price.
+        budget: bound on the sum of weight times price, up to rounding.
 
     Returns:
         Number of bits of every state, shape (N,).
@@ -113,10 +116,17 @@ def buy_bits(prices: Floats, weights: Floats, budget: float) -> Ints:
     chosen = np.zeros(len(prices), dtype=np.int64)
     queue: list[tuple[float, int, int]] = []
 
+    def fits(state: int, longer: Ints | int) -> NDArray[np.bool_]:
+        extra = prices[state, longer] - prices[state, chosen[state]]
+        affordable: NDArray[np.bool_] = weights[state] * extra <= budget + COST_RESOLUTION
+        return affordable
+
     def offer(state: int) -> None:
-        now, longer = chosen[state], np.arange(chosen[state] + 1, prices.shape[1])
-        slopes = (prices[state, longer] - prices[state, now]) / (longer - now)
-        if len(slopes) and np.isfinite(slopes.min()):
+        longer = np.arange(chosen[state] + 1, prices.shape[1])
+        longer = longer[np.isfinite(prices[state, longer])]
+        longer = longer[fits(state, longer)]
+        if len(longer):
+            slopes = (prices[state, longer] - prices[state, chosen[state]]) / (longer - chosen[state])
             # Of equal slopes the longest step, so that bits which cost nothing come at once.
             best = int(longer[slopes <= slopes.min() + 1e-15].max())
             heapq.heappush(queue, (float(slopes.min()), state, best))
@@ -125,11 +135,10 @@ def buy_bits(prices: Floats, weights: Floats, budget: float) -> Ints:
         offer(state)
     while queue:
         _, state, longer = heapq.heappop(queue)
-        extra = weights[state] * (prices[state, longer] - prices[state, chosen[state]])
-        if extra <= budget:
-            budget -= extra
+        if fits(state, longer):
+            budget -= weights[state] * (prices[state, longer] - prices[state, chosen[state]])
             chosen[state] = longer
-            offer(state)
+        offer(state)
     return chosen
 
 
@@ -162,6 +171,6 @@ def _offers(tree: StateTree, bits: int, count: int) -> list[_Offer]:
         coded = coded_law(block, law.block_length, positions)
         error = (coded.p_candidate.sum(1) - coded.p_candidate.amax(1)).sum(1) / coded.labels
         price = total_variation(induced_cover(coded), coded.cover)
-        possible: NDArray[np.bool_] = (error <= _ROUNDING).numpy()
-        offers.append(_Offer(np.where(possible, price.numpy(), np.inf), block.p_candidate))
+        price = torch.where(price <= COST_RESOLUTION, 0, price).where(error <= _ROUNDING, torch.inf)
+        offers.append(_Offer(price.numpy(), block.p_candidate))
     return offers

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,11 +34,28 @@ def test_bought_bits_fit_the_budget_and_miss_the_best_by_less_than_one_step(seed
         if np.isfinite(prices[states, lengths]).all() and weights @ prices[states, lengths] <= budget
     )
     assert best - 3 * weights.max() <= weights @ chosen <= best + 1e-12
+    # Nothing that the rest of the budget would buy is left out.
+    rest = budget - weights @ prices[states, chosen]
+    for state, bits in enumerate(chosen):
+        for longer in range(bits + 1, 4):
+            assert not weights[state] * (prices[state, longer] - prices[state, bits]) < rest - 1e-9
 
 
 def test_free_bits_are_always_taken():
     prices = np.array([[0, 0, 0, 0.5], [0, np.inf, 0, np.inf], [0, 0.1, 0.2, 0.3]])
     assert buy_bits(prices, np.full(3, 1 / 3), 0.0).tolist() == [2, 2, 0]
+
+
+def test_where_a_step_does_not_fit_a_shorter_one_is_taken():
+    assert buy_bits(np.array([[0, 0.1, 0.2]]), np.ones(1), 0.1).tolist() == [1]
+    assert buy_bits(np.array([[0, 0.005, 0.1805, 0.349]]), np.ones(1), 0.2).tolist() == [2]
+    # The cheaper step of the other state comes before the shorter one.
+    assert buy_bits(np.array([[0, 0.3, 0.4], [0, 0.25, np.inf]]), np.ones(2), 0.35).tolist() == [0, 1]
+
+
+def test_a_budget_is_spent_to_its_end():
+    # 0.3 - 0.1 - 0.1 is less than 0.1 by rounding.
+    assert buy_bits(np.array([[0, 0.1]] * 3), np.ones(3), 0.3).tolist() == [1, 1, 1]
 
 
 def test_the_cheapest_bits_come_first_over_the_convex_hull():
@@ -60,6 +78,48 @@ def test_more_budget_never_means_fewer_bits_and_the_price_is_the_partitions_loss
         assert plan.cost == pytest.approx(expected, abs=1e-9)
         assert float(measure(block).cost) == pytest.approx(plan.cost, abs=1e-9)
         assert plan.cost <= epsilon + 1e-12
+
+
+def test_one_state_gets_the_longest_length_that_it_can_pay():
+    tree = synthetic_tree(1, 1, 8, 8, 2.5, seed=4)
+    prices = [0.0, *(1 - best_partition(tree.blocks[0].cover[0], bits, nodes=0)[1] for bits in (1, 2, 3))]
+    # After the first bit two more are cheaper by the bit than one more, and too dear.
+    assert (prices[3] - prices[1]) / 2 < prices[2] - prices[1]
+    assert prices[2] < 0.2 < prices[3]
+    assert plan_adaptive(tree, 0.2).lengths[0].tolist() == [2]
+
+
+def evenness(cover):
+    """Total variation that one bit without error costs a state, by all partitions into two words."""
+    loads = [sum(np.array(cover)[list(part)]) for size in range(7) for part in itertools.combinations(range(6), size)]
+    return min(abs(load - 0.5) for load in loads)
+
+
+def one_bit_tree(first, second):
+    """A tree of six candidates a state, no two states alike, with these covers of the blocks, shape (N, 6)."""
+    tree = synthetic_tree(len(first), 2, 6, 8, 2.0)
+    covers = [first, np.resize(second, (6 * len(first), 6))]
+    blocks = [
+        replace(block, cover=cover, log2_prob=np.log2(cover)) for block, cover in zip(tree.blocks, covers, strict=True)
+    ]
+    return replace(tree, blocks=tuple(blocks))
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10_000), st.booleans())
+def test_states_that_divide_evenly_carry_a_bit_for_nothing_whatever_was_spent_before(seed, spend):
+    rng = np.random.default_rng(seed)
+    even = rng.permuted(rng.dirichlet(np.ones(3), (4, 2)).reshape(4, 6) / 2, axis=1)
+    uneven = rng.dirichlet(np.full(6, 30.0), 3)
+    price = np.mean([evenness(cover) for cover in uneven])
+    assert price > 1e-6
+    plan = plan_adaptive(one_bit_tree(uneven, even), price if spend else 0.0, labels=2)
+    assert plan.lengths[0].tolist() == [int(spend)] * 3
+    assert plan.lengths[1].tolist() == [1] * 18
+    assert plan.cost == pytest.approx(price if spend else 0, abs=1e-12)
+    law = plan.law.blocks[1]
+    assert law.p_candidate.mean(1) == pytest.approx(law.cover, abs=1e-12)
+    assert (law.p_candidate.amin(1).sum(-1) < 1e-12).all()
 
 
 def test_no_budget_at_all_is_refused():
