@@ -44,6 +44,27 @@ def test_partition_is_at_most_the_shared_key_optimum_and_leaves_no_bin_empty_nee
     assert sizes.min() > 0 or sizes.max() == 1
 
 
+@pytest.mark.parametrize(("draws", "bits"), [(63, 1), (63, 3), (127, 2), (400, 1)])
+def test_equal_shares_of_any_number_are_dealt_out_evenly(draws: int, bits: int) -> None:
+    """Subset sums of a pair are as many as 2^(draws / 2), which nobody can list; dealing is what is best here."""
+    bins, value = best_partition(np.full(draws, 1 / draws), bits)
+    dealt = np.bincount(np.arange(draws) % 2**bits) / draws
+    assert value == pytest.approx(np.minimum(dealt, 2.0**-bits).sum(), abs=1e-12)
+    assert sorted(np.bincount(bins) / draws) == pytest.approx(sorted(dealt))
+
+
+@settings(max_examples=20)
+@given(pmfs(48), st.integers(1, 2))
+def test_many_candidates_are_split_almost_evenly(pmf, bits):
+    """With heavier ones placed first, the subset sums of the lightest 32 reach any half."""
+    bins, value = best_partition(pmf, bits)
+    assert value == pytest.approx(value_of(pmf, bins, 2**bits), abs=1e-12)
+    reachable = shared_key_success(pmf, bits)
+    assert reachable - 1e-4 < value <= reachable + 1e-12
+    limit = block_limit(pmf[None], np.ones(1), bits)
+    assert limit.success + limit.gap >= value - 1e-12
+
+
 def test_integer_programme_beats_the_search_and_fills_every_bin():
     rng = np.random.default_rng(0)
     gained = 0

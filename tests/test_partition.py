@@ -88,6 +88,18 @@ def test_with_too_few_nodes_the_bound_still_holds(seed):
     assert bound <= best + 1e-12
 
 
+def test_a_search_with_too_many_fills_ends_with_a_bound(monkeypatch):
+    """Cut short by its work, it says no more than a search that goes on."""
+    sizes = np.sort(np.random.default_rng(0).dirichlet(np.ones(14)) * 4.2)[::-1]
+    sizes = sizes[sizes < 1]
+    whole = partition_items(sizes, 4, 4.0, 10_000)
+    for work in (4, 40, 400, 4000):
+        monkeypatch.setattr("wm_env.partition._WORK", work)
+        bins, bound = partition_items(sizes, 4, 4.0, 10_000)
+        assert bound <= whole[1] + 1e-12
+        assert not bins or sum(max(sizes[items].sum() - 1, 0) for items in bins) >= whole[1] - 1e-12
+
+
 def test_equal_items_are_bounded_by_their_number():
     # 20 items of .4 in 8 bins: two in a bin leave room, three lose .2, and four bins need three.
     sizes = np.full(20, 0.4)

@@ -24,6 +24,8 @@ NODES = 20_000
 _ROUNDING = 1e-12
 _LISTED = 12
 """Most items whose subset sums are listed outright; those of more items are searched in two halves."""
+_SPLIT = 32
+"""Most items that are split as evenly as they can be, in milliseconds; of more, so many of the smallest."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,7 @@ def _partition(pmf: Floats, message_bits: int, gap: float, nodes: int) -> tuple[
     alone = [items for items in bins if len(items) == 1 and pmf[items[0]] >= cap]
     # Two bins, or one, for the rest: the best split of the pair is the best partition.
     bound = value
-    if count - len(alone) > 2:
+    if count - len(alone) > 2 or len(order) - len(alone) > _SPLIT:
         rest = [x for x in order if pmf[x] < cap]
         sizes, most = pmf[rest] / cap, float(shared_key_success(pmf, message_bits))
         bound = most - cap * excess_bound(sizes, count - len(alone))
@@ -224,9 +226,26 @@ def _split_pairs(pmf: Floats, bins: list[list[int]], cap: float) -> None:
 def _half_sum(sizes: Floats) -> list[int]:
     """The subset with a sum nearest to half of the total: it splits a pair of bins with the least mass above the cap.
 
-    The mass above the cap, (s - c)+ + (T - s - c)+, is convex in the sum s of one half and symmetric about T/2.
+    The mass above the cap, (s - c)+ + (T - s - c)+, is convex in the sum s of one half and symmetric about T/2. Of more
+    than `_SPLIT` items the largest go to the emptier half one after the other, and the smallest fill up.
     """
     target = sizes.sum() / 2
+    if len(sizes) <= _SPLIT:
+        return _nearest_sum(sizes, target)
+    largest_first = np.argsort(-sizes, kind="stable")
+    large, small = largest_first[:-_SPLIT], largest_first[-_SPLIT:]
+    chosen: list[int] = []
+    sums = [0.0, 0.0]
+    for item in large:
+        side = int(sums[1] < sums[0])
+        sums[side] += float(sizes[item])
+        if side == 0:
+            chosen.append(int(item))
+    return chosen + [int(small[i]) for i in _nearest_sum(sizes[small], target - sums[0])]
+
+
+def _nearest_sum(sizes: Floats, target: float) -> list[int]:
+    """The subset with the sum nearest to `target`."""
     count = len(sizes)
     if count <= _LISTED:
         return _members(int(np.abs(_subset_sums(sizes) - target).argmin()))

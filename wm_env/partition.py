@@ -16,6 +16,8 @@ from wm_env.tree import Floats, Ints
 _ROUNDING = 1e-12
 _PAIRS = 1_000_000
 """Partial partitions times fills that are looked at at once."""
+_WORK = 400_000_000
+"""Partial partitions times fills of a whole search, some seconds; no state of the shipped tree needs 60,000,000."""
 _ITEMS = 52
 """Most items: sets of them are whole numbers that float64 holds exactly."""
 
@@ -59,7 +61,8 @@ def partition_items(sizes: Floats, bins: int, excess: float, nodes: int) -> tupl
         sizes: shape (items,), decreasing, each below 1.
         bins: how many, at least 1.
         excess: what a partition must undercut.
-        nodes: most partial partitions to keep after each bin, those of the lowest bounds.
+        nodes: most partial partitions to keep after each bin, those of the lowest bounds; fewer where they have so many
+            fills that the search would take more than some seconds.
 
     Returns:
         The items of every bin, no bins if nothing below `excess` was found; and a lower bound on the least excess.
@@ -71,14 +74,17 @@ def partition_items(sizes: Floats, bins: int, excess: float, nodes: int) -> tupl
     everything = (1 << len(sizes)) - 1
     levels = [_Partial(np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros(1, dtype=np.int64))]
     dropped = excess
+    count_of_fills = np.array([len(bits) for bits, _ in fills] + [1])
     for left in range(bins - 1, 0, -1):
         partial = _fill_next(levels[-1], fills, sizes, everything)
         lowest = partial.excess + _rest_bound(_members(everything & ~partial.used, len(sizes)), sizes, left)
         partial, lowest = partial[lowest < excess], lowest[lowest < excess]
-        if len(lowest) > nodes:
-            order = np.argsort(lowest, kind="stable")
-            dropped = min(dropped, float(lowest[order[nodes]]))
-            partial = partial[order[:nodes]]
+        order = np.argsort(lowest, kind="stable")
+        work = count_of_fills[_lowest_bit(everything & ~partial.used[order])].cumsum()
+        kept = min(nodes, int((work <= _WORK // bins).sum()))
+        if kept < len(order):
+            dropped = min(dropped, float(lowest[order[kept]]))
+            partial = partial[order[:kept]]
         levels.append(partial)
     last = everything & ~levels[-1].used
     total = levels[-1].excess + np.maximum(_members(last, len(sizes)) @ sizes - 1, 0)
@@ -113,7 +119,7 @@ def _fills(sizes: Floats, excess: float, nodes: int) -> list[tuple[Ints, Floats]
 def _fill_next(partial: _Partial, fills: list[tuple[Ints, Floats]], sizes: Floats, everything: int) -> _Partial:
     """All ways to fill one more bin, the best one of those that use the same items."""
     free = everything & ~partial.used
-    largest = _bit(free & -free)
+    largest = _lowest_bit(free)
     found = []
     for item in np.unique(largest[free > 0]):
         bits, load = fills[item]
@@ -157,6 +163,11 @@ def _rest_bound(members: NDArray[np.bool_], sizes: Floats, bins: int) -> Floats:
 def _members(sets: Ints, items: int) -> NDArray[np.bool_]:
     inside: NDArray[np.bool_] = sets[:, None] >> np.arange(items) & 1 == 1
     return inside
+
+
+def _lowest_bit(numbers: Ints) -> Ints:
+    """Place of the lowest bit of each number, the largest item of each set; -1 for 0."""
+    return _bit(numbers & -numbers)
 
 
 def _bit(numbers: Ints) -> Ints:
