@@ -1,5 +1,6 @@
 """PPO-Lagrangian: constrained proximal policy optimisation on Stable-Baselines3."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
@@ -262,7 +263,7 @@ class PPOLagrangian(PPO):
         """Go on with another instance of the same problem.
 
         Raises:
-            ValueError: another tree, or another number of states, labels, candidates or blocks.
+            ValueError: another problem: its tree, sizes, objective, message bits, epsilon or discount differ.
         """
         wrapped = self._wrap_env(env, self.verbose)
         check_same(self.identity, wrapped.env_method("identity")[0])
@@ -362,19 +363,25 @@ def row_surrogate(log_prob: Tensor, old: Tensor, advantages: Tensor, state_probs
         )
 
 
-def check_same(
-    trained: dict[str, Any],
-    given: dict[str, Any],
-    names: tuple[str, ...] = ("labels", "candidates", "blocks", "states", "tree"),
-) -> None:
+def check_same(trained: dict[str, Any], given: dict[str, Any], names: Iterable[str] | None = None) -> None:
     """Check that an environment is the problem that a model knows.
 
+    Args:
+        trained, given: what `CovertWatermarkEnv.identity` says of the model's environment and of this one.
+        names: the entries to be compared; all of them by default.
+
     Raises:
-        ValueError: names the first difference, with both values.
+        ValueError: names the first difference, with both values, or the first entry that the model does not know.
     """
-    for name in names:
-        if trained.get(name) != given[name]:
-            raise ValueError(
-                f"this model was trained with {name}={trained.get(name)}, the environment has {name}={given[name]}; "
+    for name in given if names is None else names:
+        if name not in trained:
+            raise ValueError(f"this model does not say its {name}: train it again")
+        if trained[name] != given[name]:
+            advice = (
                 "joint_law(env) evaluates it on other prompts"
+                if name in ("tree", "states")
+                else f"make the environment with {name}={trained[name]}"
+            )
+            raise ValueError(
+                f"this model was trained with {name}={trained[name]}, the environment has {name}={given[name]}; {advice}"
             )

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_trees import uneven_tree
+from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
@@ -417,6 +418,9 @@ class TestLaw:
             ({"labels": 8}, "labels=4, the environment has labels=8"),
             ({"prompts": 3}, "states=8, the environment has states=12"),
             ({"split": "train"}, f"tree={env.unwrapped.identity()['tree']}, the environment has tree="),
+            ({"objective": "coded", "message_bits": 1}, "objective=gp, the environment has objective=coded"),
+            ({"epsilon": 0.5}, "epsilon=0.1, the environment has epsilon=0.5"),
+            ({"gamma": 0.5}, "gamma=1.0, the environment has gamma=0.5"),
         ):
             changed = LogitVecEnv(4, **{**arguments, **other})
             with pytest.raises(ValueError, match=message):
@@ -424,6 +428,15 @@ class TestLaw:
             with pytest.raises(ValueError, match=message):
                 model.set_env(changed)
         model.set_env(LogitVecEnv(4, **arguments))
+        PPOLagrangian.load(tmp_path / "model", env=LogitVecEnv(4, **arguments))
+        one_bit, two_bits = (
+            LogitVecEnv(4, **{**arguments, "objective": "coded", "message_bits": bits}) for bits in (1, 2)
+        )
+        with pytest.raises(ValueError, match="message_bits=1, the environment has message_bits=2"):
+            make_model(one_bit).set_env(two_bits)
+        PPO("MultiInputPolicy", vec_env, n_steps=4, batch_size=8).save(tmp_path / "plain")
+        with pytest.raises(ValueError, match="does not say its tree: train it again"):
+            PPOLagrangian.load(tmp_path / "plain", env=vec_env)
         with pytest.raises(ValueError, match="a multiple of the 2 blocks"):
             make_model(vec_env, n_steps=3)
         with pytest.raises(ValueError, match="epsilon=-1"):

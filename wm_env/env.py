@@ -212,6 +212,8 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             "candidates": self.candidates,
             "blocks": len(self._pool.blocks),
             "block_length": self._pool.block_length,
+            "objective": "coded" if self.objective.message_set else "gp",
+            "message_bits": len(self.objective.message_set) or None,
             "epsilon": self._first.epsilon,
             "gamma": self._first.gamma,
         }
