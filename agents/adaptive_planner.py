@@ -113,12 +113,14 @@ def buy_bits(prices: Floats, weights: Floats, budget: float) -> Ints:
     Returns:
         Number of bits of every state, shape (N,).
     """
+    # Sums of prices that are exactly the budget may exceed it by rounding.
+    budget *= 1 + 1e-12
     chosen = np.zeros(len(prices), dtype=np.int64)
     queue: list[tuple[float, int, int]] = []
 
     def fits(state: int, longer: Ints | int) -> NDArray[np.bool_]:
         extra = prices[state, longer] - prices[state, chosen[state]]
-        affordable: NDArray[np.bool_] = weights[state] * extra <= budget + COST_RESOLUTION
+        affordable: NDArray[np.bool_] = weights[state] * extra <= budget
         return affordable
 
     def offer(state: int) -> None:

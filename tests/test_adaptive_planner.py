@@ -44,6 +44,7 @@ def test_bought_bits_fit_the_budget_and_miss_the_best_by_less_than_one_step(seed
 def test_free_bits_are_always_taken():
     prices = np.array([[0, 0, 0, 0.5], [0, np.inf, 0, np.inf], [0, 0.1, 0.2, 0.3]])
     assert buy_bits(prices, np.full(3, 1 / 3), 0.0).tolist() == [2, 2, 0]
+    assert buy_bits(np.array([[0, 1e-10]]), np.array([1e-5]), 0.0).tolist() == [0]
 
 
 def test_where_a_step_does_not_fit_a_shorter_one_is_taken():
