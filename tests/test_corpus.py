@@ -40,23 +40,6 @@ def test_documents_are_separated_by_blank_lines_in_any_packing(tmp_path: Path, s
     assert list(read_documents(path)) == DOCUMENTS
 
 
-def test_a_file_that_is_no_text_is_an_error(tmp_path: Path) -> None:
-    broken = tmp_path / "a.xz"
-    broken.write_bytes(lzma.compress(b"text " * 1000)[:-20])
-    with pytest.raises(OSError, match="cannot be unpacked"):
-        list(read_documents(broken))
-    fake = tmp_path / "a.gz"
-    fake.write_bytes(b"no gzip")
-    with pytest.raises(OSError, match="cannot be unpacked"):
-        list(read_documents(fake))
-    latin = tmp_path / "a.txt"
-    latin.write_bytes("é".encode("latin-1"))
-    with pytest.raises(ValueError, match="not UTF-8"):
-        list(read_documents(latin))
-    with pytest.raises(OSError, match=r"none\.txt"):
-        list(read_documents(tmp_path / "none.txt"))
-
-
 def test_interleaved_texts_keep_their_proportions_and_end_together(tmp_path: Path) -> None:
     for name, letter, documents in (("a", "a", 100), ("b", "b", 300)):
         (tmp_path / name).write_text("\n\n".join([letter * 50] * documents))

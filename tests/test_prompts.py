@@ -1,6 +1,7 @@
 import builtins
 import gzip
 import json
+import lzma
 import sys
 import types
 
@@ -10,7 +11,7 @@ from wm_env.lm.prompts import C4_WORDS, openings, read_prompts
 
 
 def write(path, text):
-    opened = gzip.open if path.suffix == ".gz" else open
+    opened = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix.lower(), open)
     with opened(path, "wt", encoding="utf-8", newline="") as file:
         file.write(text)
     return str(path)
@@ -19,7 +20,7 @@ def write(path, text):
 PROMPTS = ("One  two.", "Zwei, drei – ♩", " leading space", "last ")
 
 
-@pytest.mark.parametrize("name", ["prompts.txt", "prompts.txt.gz", "prompts"])
+@pytest.mark.parametrize("name", ["prompts.txt", "prompts.txt.gz", "prompts.XZ", "prompts"])
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
 def test_one_prompt_a_line(tmp_path, name, ends):
     source = write(tmp_path / name, ends.join(PROMPTS) + ends)
@@ -27,7 +28,7 @@ def test_one_prompt_a_line(tmp_path, name, ends):
     assert read_prompts(write(tmp_path / name, "\ufeff" + ends.join(PROMPTS))) == PROMPTS
 
 
-@pytest.mark.parametrize("name", ["prompts.jsonl", "prompts.jsonl.gz", "news.2020.JSONL"])
+@pytest.mark.parametrize("name", ["prompts.jsonl", "prompts.jsonl.gz", "prompts.jsonl.xz", "news.2020.JSONL"])
 def test_json_lines(tmp_path, name):
     records = [{"text": prompt + "\nmore", "url": "x"} for prompt in PROMPTS]
     source = write(tmp_path / name, "".join(json.dumps(record) + "\n" for record in records))
@@ -58,8 +59,7 @@ def test_draws_are_seeded_subsets_in_order(tmp_path):
         ("p.txt", b"one\n\ntwo\n", "line 2: an empty prompt"),
         ("p.txt", b"one\n \t\n", "line 2: an empty prompt"),
         ("p.txt", b"caf\xe9\n", "not UTF-8"),
-        ("p.txt.gz", b"no gzip", "no complete gzip file"),
-        ("p.txt.gz", gzip.compress(b"one\ntwo\n" * 1000, mtime=0)[:-12], "no complete gzip file"),
+        ("p.txt.gz", b"no gzip", r"no complete \.gz file"),
         ("p.jsonl", b'{"text": "one"}\nnonsense\n', "line 2 is not JSON"),
         ("p.jsonl", b"[" * 100_000, "line 1 is not JSON: nested too deeply"),
         ("p.jsonl", rb'{"text": "a\ud800b"}', "line 1: text is .*, text is needed"),

@@ -1,4 +1,7 @@
+import gzip
 import math
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -80,7 +83,7 @@ def test_samples_follow_the_law_of_the_block(lm: MaskedLM) -> None:
 
 
 def test_a_sample_has_no_masks_left_and_repeats_for_a_seed(lm: MaskedLM) -> None:
-    texts = [sample(lm, "ab", 16, 8, 1.0, torch.Generator().manual_seed(5)) for _ in range(2)]
+    texts = [sample(lm, "ab", 2, 8, 1.0, torch.Generator().manual_seed(5)) for _ in range(2)]
     assert texts[0] == texts[1]
     assert texts[0].startswith("ab")
     assert "<|" not in texts[0]
@@ -97,29 +100,88 @@ def test_bad_requests_are_refused(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_prints_figures_and_samples(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text").write_text("ab ba " * 10)
     (tmp_path / "prompts").write_text("a b\nb a\nb\n")
     measured = ["--text", str(tmp_path / "text"), "--windows", "20", "--context", "4"]
     read = ["--prompts", str(tmp_path / "prompts"), "--samples", "2", "--tokens", "8"]
-    monkeypatch.setattr(sys, "argv", ["quality", str(folder), *measured, *read])
-    main()
+    assert main([str(folder), *measured, *read]) == 0
     figures, first, *_ = capsys.readouterr().out.splitlines()
     assert "bits per byte (20 blocks of 8 tokens after 4; standard errors)" in figures
     assert first.startswith("a b |")
 
 
-def test_the_command_says_what_is_wrong_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["maxi", "--text", "TEXT"], "unknown model 'maxi'"),
+        (["MODEL"], "give --text to measure the model"),
+        (["MODEL", "--prompts", "PROMPTS", "--tokens", "7"], "--tokens 7: "),
+        (["MODEL", "--prompts", "PROMPTS", "--tokens", "20"], "--tokens 20: "),
+        (["MODEL", "--prompts", "none"], "none: no such file"),
+        (["MODEL", "--prompts", "."], ". is a folder"),
+        (["MODEL", "--prompts", "LATIN"], "LATIN is not UTF-8"),
+        (["MODEL", "--prompts", "GAP"], "GAP, line 2: an empty prompt"),
+        (["MODEL", "--text", "none"], "none: no such file"),
+        (["MODEL", "--text", "LATIN"], "LATIN is not UTF-8"),
+        (["MODEL", "--text", "TEXT", "--context", "1000"], "TEXT has no document"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["quality", "maxi", "--text", str(tmp_path / "text")])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: unknown model 'maxi'")
-    assert error.count("\n") == 1
+    monkeypatch.chdir(tmp_path)
+    Path("TEXT").write_text("ab ba " * 10)
+    Path("PROMPTS").write_text("a b\n")
+    Path("LATIN").write_bytes("é".encode("latin-1"))
+    Path("GAP").write_text("a b\n\nb\n")
+    assert main([str(folder) if argument == "MODEL" else argument for argument in arguments]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("error: ")
+    assert message in told.err
+    assert "Errno" not in told.err
+    assert told.err.count("\n") == 1
+
+
+def test_prompts_are_read_as_the_builder_reads_them(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "prompts.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a b"}\n{"text": "b"}\n'))
+    assert main([str(folder), "--prompts", str(tmp_path / "prompts.jsonl.gz"), "--tokens", "8"]) == 0
+    assert [line.split("|")[0] for line in capsys.readouterr().out.splitlines()] == ["a b ", "b "]
+
+
+@pytest.mark.parametrize(("ending", "code", "told"), [("Ctrl-C", 130, "interrupted\n"), ("closed pipe", 0, "")])
+def test_a_command_that_is_stopped_says_so_in_one_line(
+    folder: Path, tmp_path: Path, ending: str, code: int, told: str
+) -> None:
+    (tmp_path / "prompts").write_text("a b\n" * 100_000)
+    endless = ["--prompts", str(tmp_path / "prompts"), "--samples", "100000", "--tokens", "8"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wm_env.lm.quality", str(folder), *endless],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # What a shell starts in the background ignores Ctrl-C, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().startswith("a b |")
+    if ending == "Ctrl-C":
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    process.stdout.close()
+    with process.stderr as stderr:
+        assert stderr.read() == told
+    assert process.wait() == code
 
 
 def test_the_usage_line_is_the_command(capsys, monkeypatch):

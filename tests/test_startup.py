@@ -21,6 +21,7 @@ COMMANDS = {
     "frontier": ["-m", "agents.frontier", "never"],
     "pretrain": ["-m", "wm_env.lm.pretrain", "--texts", "never", "--out", "never"],
     "polar": ["-m", "polar", "embed", "--key", "KEY", "--prompt", "a", "--message", "x"],
+    "quality": ["-m", "wm_env.lm.quality", "mini"],
     "build": ["-m", "wm_env.lm.build", "--out", "never.safetensors"],
 }
 

@@ -25,7 +25,7 @@ class BuildOptions:
     """"mini" (comes with the package), a folder with a checkpoint of LLaDA, Dream or a masked LM of transformers, or a
     hub id OWNER/NAME."""
     prompts: str = "shipped"
-    """"shipped", "c4", or a file: one prompt a line, or *.jsonl with a "text" field; also *.gz."""
+    """"shipped", "c4", or a file: one prompt a line, or *.jsonl with a "text" field; also *.gz and *.xz."""
     prompt_count: int | None = None
     """Draw this many prompts, without replacement; by default 50, as the paper does, of the 250 shipped ones and of C4,
     and all of a file."""

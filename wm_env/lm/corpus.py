@@ -4,14 +4,11 @@ A text is plain UTF-8, possibly compressed (.gz, .xz). Blank lines separate docu
 paragraph.
 """
 
-import gzip
 import hashlib
 import json
-import lzma
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 import torch
@@ -22,6 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from wm_env.files import write_atomically
+from wm_env.lm.text_files import read_lines
 from wm_env.tensors import unreadable
 
 START, END, MASK = "<|startoftext|>", "<|endoftext|>", "<|mdm_mask|>"
@@ -33,32 +31,17 @@ def read_documents(path: Path) -> Iterator[str]:
     """The documents of a text file (plain, .gz or .xz), each a string of paragraphs joined by newlines.
 
     Raises:
-        OSError: the file is missing or cannot be unpacked.
-        ValueError: it is not UTF-8.
+        OSError, ValueError: as `read_lines`.
     """
     paragraphs: list[str] = []
-    try:
-        with _open_text(path) as file:
-            for line in file:
-                if paragraph := line.strip():
-                    paragraphs.append(paragraph)
-                elif paragraphs:
-                    yield "\n".join(paragraphs)
-                    paragraphs = []
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise OSError(f"{path} cannot be unpacked: {error}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    for line in read_lines(path):
+        if paragraph := line.strip():
+            paragraphs.append(paragraph)
+        elif paragraphs:
+            yield "\n".join(paragraphs)
+            paragraphs = []
     if paragraphs:
         yield "\n".join(paragraphs)
-
-
-def _open_text(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8")
-    if path.suffix == ".xz":
-        return lzma.open(path, "rt", encoding="utf-8")
-    return path.open(encoding="utf-8")
 
 
 def interleave(texts: Mapping[Path, float]) -> Iterator[str]:

@@ -1,15 +1,14 @@
 """Where prompts come from: the shipped ones, a file, or C4's news articles."""
 
-import gzip
-import zlib
 from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
-from wm_env.files import first_line, reading
+from wm_env.files import first_line
 from wm_env.json_values import entry, parse_json
+from wm_env.lm.text_files import PACKED, read_lines
 
 C4_WORDS = 64
 """C4 holds whole articles; this many of their first words are the prompt."""
@@ -23,7 +22,7 @@ def read_prompts(source: str, count: int | None = None, seed: int = 0) -> tuple[
     Args:
         source: "shipped" (250 openings of news articles), "c4" (the first `C4_WORDS` words of articles of C4's
             realnewslike part; needs the `c4` extra and a network), or a file: one prompt a line, or JSON lines with a
-            "text" field where the name ends in .jsonl. Either may be compressed with gzip (.gz). UTF-8.
+            "text" field where the name ends in .jsonl. Either may be compressed (.gz, .xz). UTF-8.
         count: how many; all by default (C4: must be given).
         seed: seed of the draw.
 
@@ -39,9 +38,7 @@ def read_prompts(source: str, count: int | None = None, seed: int = 0) -> tuple[
             raise ValueError("C4 has millions of articles: say how many prompts to draw (--prompt-count)")
         return _c4_prompts(count, seed)
     path = _shipped_file() if source == "shipped" else Path(source)
-    prompts = tuple(_file_prompts(path))
-    if not prompts:
-        raise ValueError(f"{path} holds no prompt")
+    prompts = read_prompt_file(path)
     if count is None:
         return prompts
     if count > len(prompts):
@@ -50,33 +47,34 @@ def read_prompts(source: str, count: int | None = None, seed: int = 0) -> tuple[
     return tuple(prompts[row] for row in chosen)
 
 
+def read_prompt_file(path: Path) -> tuple[str, ...]:
+    """All prompts of a file; see `read_prompts`.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is damaged, or holds an empty prompt or none at all.
+    """
+    prompts = tuple(_file_prompts(path))
+    if not prompts:
+        raise ValueError(f"{path} holds no prompt")
+    return prompts
+
+
 def _shipped_file() -> Path:
     return Path(str(resources.files("wm_env"))) / "data" / "prompts.txt"
 
 
 def _file_prompts(path: Path) -> Iterator[str]:
-    names = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
-    lines = _jsonl_texts if names[-1:] == [".jsonl"] else _whole_lines
+    names = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in PACKED]
+    lines = _jsonl_texts if names[-1:] == [".jsonl"] else read_lines
     for number, text in enumerate(lines(path), start=1):
         if not text.strip():
             raise ValueError(f"{path}, line {number}: an empty prompt; remove the line")
         yield text
 
 
-def _whole_lines(path: Path) -> Iterator[str]:
-    opened = gzip.open if path.suffix.lower() == ".gz" else open
-    try:
-        with reading(path), opened(path, "rt", encoding="utf-8-sig") as file:
-            for line in file:
-                yield line.rstrip("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is no complete gzip file ({error})") from None
-
-
 def _jsonl_texts(path: Path) -> Iterator[str]:
-    for number, line in enumerate(_whole_lines(path), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         place = f"{path}, line {number}"
         yield entry(parse_json(line, place), "text", str, place)
 

@@ -6,21 +6,25 @@ python -m wm_env.lm.quality mini --prompts prompts.txt continuations to read
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import torch
-import tyro
-from torch import Tensor
-from transformers import PreTrainedTokenizerFast
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt, silence_output, tell_failure
 
-from wm_env.lm.corpus import encode_plainly, read_documents
-from wm_env.lm.llada import MaskedLM
-from wm_env.lm.load import load_lm
-from wm_env.lm.objective import BLOCK
-from wm_env.lm.text import token_bytes
+with quitting_on_interrupt(__name__):
+    import numpy as np
+    import torch
+    import tyro
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerFast
+
+    from wm_env.lm.corpus import encode_plainly, read_documents
+    from wm_env.lm.llada import MaskedLM
+    from wm_env.lm.load import load_lm
+    from wm_env.lm.objective import BLOCK
+    from wm_env.lm.prompts import read_prompt_file
+    from wm_env.lm.text import token_bytes
 
 
 @dataclass(frozen=True)
@@ -92,16 +96,18 @@ def measure(lm: MaskedLM, windows: Tensor, context: int = 48) -> Quality:
     )
 
 
-def sample(lm: MaskedLM, prompt: str, tokens: int, block: int, temperature: float, generator: torch.Generator) -> str:
-    """Continue `prompt` by `tokens` tokens, block after block; inside a block from left to right, one token a step.
+def sample(
+    lm: MaskedLM, prompt: str, blocks: int, block_length: int, temperature: float, generator: torch.Generator
+) -> str:
+    """Continue `prompt` by that many blocks, one after the other; inside a block from left to right, one token a step.
 
     Raises:
         ValueError: prompt and continuation are longer than the model reads.
     """
     canvas = torch.tensor([lm.encode(prompt)], dtype=torch.int64)
-    for _ in range(tokens // block):
-        canvas = torch.cat((canvas, torch.full((1, block), lm.mask_id)), dim=1)
-        for position in range(canvas.shape[1] - block, canvas.shape[1]):
+    for _ in range(blocks):
+        canvas = torch.cat((canvas, torch.full((1, block_length), lm.mask_id)), dim=1)
+        for position in range(canvas.shape[1] - block_length, canvas.shape[1]):
             law = lm.log2_probs(canvas, position, temperature).cpu().exp2()
             canvas[0, position] = torch.multinomial(law[0], 1, generator=generator)
     return str(lm.tokenizer.decode(canvas[0].tolist()))
@@ -120,11 +126,11 @@ class Options:
     context: int = 48
     """Clean tokens before each block."""
     prompts: Path | None = None
-    """File with a prompt a line: prints continuations of the first --samples of them."""
+    """File with a prompt a line, or *.jsonl with a "text" field: the first --samples of them are continued."""
     samples: int = 5
-    """Prompts to continue."""
+    """Most prompts to continue."""
     tokens: int = 64
-    """Length of a continuation."""
+    """Length of a continuation, a multiple of 8."""
     temperature: float = 1.0
     """tau of the law the continuations are drawn from."""
     seed: int = 0
@@ -144,6 +150,9 @@ def report(options: Options) -> Iterator[str]:
         raise ValueError("give --text to measure the model, --prompts to read it, or both")
     if min(options.windows - 1, options.context, options.samples, options.tokens) < 1:
         raise ValueError("--context, --samples and --tokens must be at least 1, --windows at least 2")
+    if options.tokens % BLOCK:
+        raise ValueError(f"--tokens {options.tokens}: texts are made of blocks of {BLOCK} tokens, give a multiple")
+    prompts = () if options.prompts is None else read_prompt_file(options.prompts)[: options.samples]
     lm = load_lm(options.model, device=options.device)
     if options.text is not None:
         length = options.context + BLOCK
@@ -154,24 +163,27 @@ def report(options: Options) -> Iterator[str]:
             f"{quality.bits_per_byte:.4f} +- {quality.bits_per_byte_error:.4f} bits per byte "
             f"({quality.windows} blocks of {BLOCK} tokens after {options.context}; standard errors)"
         )
-    if options.prompts is not None:
-        lines = options.prompts.read_text(encoding="utf-8").splitlines()
-        for number, prompt in enumerate(lines[: options.samples]):
-            generator = torch.Generator().manual_seed(options.seed + number)
-            text = sample(lm, prompt, options.tokens, BLOCK, options.temperature, generator)
-            yield f"{prompt} |{text.removeprefix(prompt)}"
+    for number, prompt in enumerate(prompts):
+        generator = torch.Generator().manual_seed(options.seed + number)
+        text = sample(lm, prompt, options.tokens // BLOCK, BLOCK, options.temperature, generator)
+        yield f"{prompt} |{text.removeprefix(prompt)}"
 
 
-def main() -> None:
-    """Command line: exit code 0 when done, 2 for bad arguments or input, 1 if a file cannot be read."""
-    options = tyro.cli(Options, prog="python -m wm_env.lm.quality")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line: exit code 0 when done, 1 if it fails, 2 for bad arguments or input, 130 after Ctrl-C."""
+    options = tyro.cli(Options, prog="python -m wm_env.lm.quality", args=arguments)
     try:
         for line in report(options):
             print(line, flush=True)
+    except BrokenPipeError:
+        silence_output()
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2 if isinstance(error, ValueError) else 1) from None
+        return tell_failure(error)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
