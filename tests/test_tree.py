@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_trees import uneven_tree
 
 from wm_env.synthetic import synthetic_tree
 from wm_env.tensors import read_tensors, write_tensors
@@ -62,6 +63,14 @@ def test_a_changed_file_is_refused(small_tree, tmp_path):
         (lambda t: replace_block(t, 0, symbol=t.blocks[0].symbol * 0 - 1), "without a symbol"),
         (lambda t: replace_block(t, 0, symbol=t.blocks[0].symbol + 1), "numbered from 0"),
         (lambda t: replace_block(t, 1, child=t.blocks[1].child * 0), "exactly once"),
+        (
+            lambda t: replace_block(
+                replace_block(t, 0, child=t.blocks[0].child * 0 - 1),
+                1,
+                **{field.name: getattr(t.blocks[1], field.name)[:0] for field in dataclasses.fields(TreeBlock)},
+            ),
+            "exactly once",
+        ),
         (lambda t: replace_block(t, 1, tokens=t.blocks[1].tokens * 0 - 1), "block 2 has candidates without tokens"),
         (lambda t: replace_block(t, 1, retained=t.blocks[1].retained * np.nan), "block 2 has masses"),
         (lambda t: replace_block(t, 1, retained=t.blocks[1].retained + 1), "block 2 has masses"),
@@ -215,3 +224,27 @@ def test_symbols_that_two_texts_share_are_refused(small_tree):
     symbol[symbol == symbol[0, 1]] = symbol[0, 0]
     with pytest.raises(ValueError, match="symbols"):
         check_tree(replace_block(small_tree, 0, symbol=symbol))
+
+
+def test_a_state_with_one_text_twice_is_refused(small_tree):
+    """Two candidates with one text are one event, whose entropy and colours they would count twice."""
+    first = small_tree.blocks[0]
+    symbol, text = first.symbol.copy(), [list(row) for row in first.text]
+    own = next(q for q in range(5) if (symbol == symbol[2, q]).sum() == 1)
+    symbol[2, own], text[2][own] = symbol[2, own - 1], text[2][own - 1]
+    symbol = np.unique(symbol, return_inverse=True)[1].reshape(symbol.shape)
+    with pytest.raises(ValueError, match="state 2 of block 1 has two candidates with one text"):
+        check_tree(replace_block(small_tree, 0, symbol=symbol, text=tuple(map(tuple, text))))
+
+
+def test_padded_candidates_are_not_taken_for_one_text():
+    check_tree(uneven_tree())
+
+
+def test_prompts_without_probability_are_refused(small_tree):
+    prior = np.array([0, 0, 0.25, 0.25, 0.25, 0.25])
+    with pytest.raises(ValueError, match="prompt 0 has probability 0"):
+        check_tree(dataclasses.replace(small_tree, prior=prior))
+    with pytest.raises(ValueError, match=r"prompts=\[1, 0\]: they have probability 0"):
+        subset(dataclasses.replace(small_tree, prior=prior), [1, 0])
+    assert subset(dataclasses.replace(small_tree, prior=prior), [1, 3]).prior.tolist() == [0, 1]

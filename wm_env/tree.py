@@ -92,7 +92,7 @@ class StateTree:
 
     Attributes:
         blocks: one `TreeBlock` per block.
-        prior: law of the prompt, shape (prompts,), sums to 1.
+        prior: law of the prompt, shape (prompts,), above 0, sums to 1.
         prompts: their texts, in the order of the first block's states.
         meta: how the tree was made.
     """
@@ -157,7 +157,8 @@ def subset(
     as it is, to the last bit, and so does its fingerprint, if its prompts are equally likely.
 
     Raises:
-        ValueError: no such prompt, no prompt at all, or more candidates or blocks than there are.
+        ValueError: no such prompt, no prompt at all, prompts of probability 0 only, or more candidates or blocks than
+            there are.
     """
     depth = len(tree.blocks) if blocks is None else blocks
     if not 1 <= depth <= len(tree.blocks):
@@ -170,6 +171,8 @@ def subset(
         raise ValueError(
             f"prompts={list(prompts)}: this tree has prompts 0 to {len(tree.prior) - 1}; name at least one"
         )
+    if not tree.prior[rows].any():
+        raise ValueError(f"prompts={list(prompts)}: they have probability 0; name others")
     prior = _renormalised(tree.prior[rows])
     texts = tuple(tree.prompts[row] for row in rows)
     cut = []
@@ -255,8 +258,8 @@ def shipped_tree() -> StateTree:
 
 
 def check_tree(tree: StateTree) -> None:
-    """Check types and shapes, that every cover is a law, that every path leads somewhere and that symbols are those of
-    the texts.
+    """Check types and shapes, that every cover is a law, that every path leads somewhere, that symbols are those of the
+    texts and that no state has one twice.
 
     Raises:
         ValueError: names the first fault.
@@ -266,29 +269,41 @@ def check_tree(tree: StateTree) -> None:
     # Comparisons are such that a NaN fails them.
     if not (abs(tree.prior.sum() - 1) <= 1e-9 and (tree.prior >= 0).all()):
         raise ValueError("the prior over prompts is not a law over the first block's states")
-    for number, block in enumerate(tree.blocks, start=1):
-        right = (block.cover >= 0).all(1) & (abs(block.cover.sum(1) - 1) <= 1e-9)
-        if not right.all():
-            raise ValueError(f"the cover of state {right.argmin()} of block {number} is not a law")
-        if not ((block.retained >= 0) & (block.retained <= 1 + 1e-9)).all() or not (block.log2_prob <= 1e-9).all():
-            raise ValueError(f"block {number} has masses or probabilities outside [0, 1]")
-        present = block.symbol >= 0
-        if (block.cover[~present] > 0).any():
-            raise ValueError(f"block {number} has candidates without a symbol")
-        if (block.tokens[present] < 0).any():
-            raise ValueError(f"block {number} has candidates without tokens")
-        names = set(zip(block.symbol[present].tolist(), _texts(block, present), strict=True))
-        if not {symbol for symbol, _ in names} == set(range(len(names))) or len({text for _, text in names}) < len(
-            names
-        ):
-            raise ValueError(f"block {number} has symbols that do not stand for one text each, numbered from 0")
-        leads_on = (block.cover > 0) & (number < len(tree.blocks))
-        following = len(tree.blocks[number].cover) if number < len(tree.blocks) else 0
-        if (
-            not np.array_equal(np.sort(block.child[leads_on]), np.arange(following))
-            or (block.child[~leads_on] != -1).any()
-        ):
+    if not tree.prior.all():
+        raise ValueError(f"prompt {tree.prior.argmin()} has probability 0: leave it out")
+    states = [len(block.cover) for block in tree.blocks]
+    for number, (block, following) in enumerate(zip(tree.blocks, [*states[1:], 0], strict=True), start=1):
+        _check_laws(block, number)
+        _check_symbols(block, number)
+        leads_on = (block.cover > 0) & (number < len(states))
+        children = np.sort(block.child[leads_on])
+        if not np.array_equal(children, np.arange(following)) or (block.child[~leads_on] != -1).any():
             raise ValueError(f"block {number} does not lead to every state of block {number + 1} exactly once")
+
+
+def _check_laws(block: TreeBlock, number: int) -> None:
+    right = (block.cover >= 0).all(1) & (abs(block.cover.sum(1) - 1) <= 1e-9)
+    if not right.all():
+        raise ValueError(f"the cover of state {right.argmin()} of block {number} is not a law")
+    if not ((block.retained >= 0) & (block.retained <= 1 + 1e-9)).all() or not (block.log2_prob <= 1e-9).all():
+        raise ValueError(f"block {number} has masses or probabilities outside [0, 1]")
+
+
+def _check_symbols(block: TreeBlock, number: int) -> None:
+    present = block.symbol >= 0
+    if (block.cover[~present] > 0).any():
+        raise ValueError(f"block {number} has candidates without a symbol")
+    if (block.tokens[present] < 0).any():
+        raise ValueError(f"block {number} has candidates without tokens")
+    names = set(zip(block.symbol[present].tolist(), _texts(block, present), strict=True))
+    texts = {text for _, text in names}
+    if not {symbol for symbol, _ in names} == set(range(len(names))) or len(texts) < len(names):
+        raise ValueError(f"block {number} has symbols that do not stand for one text each, numbered from 0")
+    # Padded candidates get numbers below any symbol, all different.
+    ordered = np.sort(np.where(present, block.symbol, -1 - np.arange(present.shape[1])), axis=1)
+    twice = (ordered[:, 1:] == ordered[:, :-1]).any(1)
+    if twice.any():
+        raise ValueError(f"state {twice.argmax()} of block {number} has two candidates with one text")
 
 
 def _check_meta(meta: TreeMeta) -> None:
