@@ -15,14 +15,17 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from wm_env.lm.forward import is_layer_stack
 from wm_env.lm.llada import MaskedLM
 from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.text import is_text, spell
+from wm_env.lm.threads import side_by_side
 from wm_env.tree import Floats, Ints
 
 SCORE_STEP = 2.0**-12
@@ -86,13 +89,26 @@ def forward_rows(
     """Run any number of canvases of equal length, (n, T), through the model in passes of exactly `rows` canvases.
 
     The last pass is filled up with copies. Yields which canvases a pass held and their log2 p_tau at `position`,
-    (at most `rows`, V) float64, one pass at a time: a large vocabulary allows no more in memory.
+    (at most `rows`, V) float64, as many passes at a time as run at once: a large vocabulary allows no more in memory.
     """
-    for start in range(0, len(canvases), rows):
-        part = canvases[start : start + rows]
+    parts = [canvases[start : start + rows] for start in range(0, len(canvases), rows)]
+
+    def one_pass(part: Tensor) -> Tensor:
         padding = part[-1:].expand(rows - len(part), -1)
-        log2_probs = lm.log2_probs(torch.cat([part, padding]), position, temperature)
-        yield slice(start, start + len(part)), log2_probs[: len(part)]
+        return lm.log2_probs(torch.cat([part, padding]), position, temperature)[: len(part)]
+
+    start = 0
+    for log2_probs in side_by_side((partial(one_pass, part) for part in parts), min(passes_at_once(lm), len(parts))):
+        yield slice(start, start + len(log2_probs)), log2_probs
+        start += len(log2_probs)
+
+
+def passes_at_once(lm: MaskedLM) -> int:
+    """How many passes run side by side: on a CPU as many as torch may use threads, see `wm_env.lm.threads`.
+
+    Encoders are cut to one position by a hook on the network, which only one pass at a time can set.
+    """
+    return torch.get_num_threads() if lm.banned.device.type == "cpu" and is_layer_stack(lm.network) else 1
 
 
 def canvas_of(context: Ints, prefixes: Ints, block_length: int, mask_id: int) -> Ints:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from wm_env.lm.candidates import forward_rows
+from wm_env.lm.candidates import forward_rows, passes_at_once
 from wm_env.lm.llada import MaskedLM
 from wm_env.lm.partial import Context
 from wm_env.lm.pool_settings import PoolSettings
@@ -143,14 +143,14 @@ def matrix_peak(device: torch.device, dtype: torch.dtype) -> float:
 
 def measure_speed(lm: MaskedLM, length: int, settings: PoolSettings) -> float:
     """Floating-point operations per second of full passes over canvases of `length` tokens, on this machine now."""
-    canvases = torch.full((settings.rows, length), lm.mask_id)
+    canvases = torch.full((settings.rows * passes_at_once(lm), length), lm.mask_id)
 
-    def one_pass() -> None:
+    def full_passes() -> None:
         for _ in forward_rows(lm, canvases, length - 1, settings.temperature, settings.rows):
             pass
 
-    done, seconds = _repeat(one_pass, lm.banned.device, seconds=0.5)
-    return settings.rows * canvas_flops(lm, length) * done / seconds
+    done, seconds = _repeat(full_passes, lm.banned.device, seconds=0.5)
+    return len(canvases) * canvas_flops(lm, length) * done / seconds
 
 
 def _repeat(work: Callable[[], object], device: torch.device, seconds: float) -> tuple[int, float]:

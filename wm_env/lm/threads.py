@@ -1,0 +1,43 @@
+"""Numbers that do not depend on how many threads compute them.
+
+How a matrix product is divided among threads changes the order of its sums, and so its last bits. Whoever computes
+again what another process computed, as a decoder does, may have other cores. So on a CPU one thread computes a pass,
+and several threads several passes at once.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within the context torch computes with one thread; the setting is the whole process's."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def side_by_side(work: Iterable[Callable[[], T]], workers: int) -> Iterator[T]:
+    """The results in order, of `workers` calls at a time, in threads of their own with one thread of torch each.
+
+    No more results than that wait for whoever takes them. One worker is the caller's thread.
+    """
+    calls = iter(work)
+    if workers == 1:
+        yield from (call() for call in calls)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        while batch := list(islice(calls, workers)):
+            with one_thread():
+                results = list(pool.map(lambda call: call(), batch))
+            yield from results
