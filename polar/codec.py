@@ -10,6 +10,7 @@ dither bits, and the total variation does not move. A decoder that knows d may i
 decoder never rises with D; as D grows it reaches that of a fully shared draw.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,9 @@ from polar.construction import BlockCode
 from wm_env.coded import label_given_word, word_channel, word_values
 from wm_env.law import BlockLaw
 from wm_env.tree import Floats, Ints
+
+_MOST_NUMBERS = 1 << 23
+"""Of a table as large as the caller likes so many numbers are held at once: 64 MB, of which ten at most are needed."""
 
 
 @dataclass(frozen=True)
@@ -38,30 +42,44 @@ class Encoded:
     empty: NDArray[np.bool_]
 
 
-def code_channel(law: BlockLaw, code: BlockCode) -> Tensor:
-    """P(x | w, e, s) for word w on M* and surplus e = (frozen bits, dither), shape (N, 2^l, E, Q), rows sum to 1."""
+def code_channel(law: BlockLaw, code: BlockCode, dithers: range | None = None) -> Tensor:
+    """P(x | w, e, s) for word w on M* and surplus e = (frozen bits, dither), shape (N, 2^l, E, Q), rows sum to 1.
+
+    `dithers` are the values of the dither that e runs through, one after the other; all D by default.
+    """
     positions = code.message_set + code.frozen_set
     states, candidates = law.cover.shape
     if code.dither_bits:
-        channel = _dithered_channel(law, code.block_length, positions, 1 << code.dither_bits)
+        channel = _dithered_channel(law, code, positions, dithers or range(1 << code.dither_bits))
     else:
         channel = word_channel(law, code.block_length, positions)
-    return channel.reshape(states, code.words, code.surplus_words, candidates)
+    return channel.reshape(states, code.words, -1, candidates)
 
 
-def _dithered_channel(law: BlockLaw, block_length: int, positions: tuple[int, ...], shifts: int) -> Tensor:
-    """P(x | V_A, d, s) for every dither d = 0..D-1, shape (N, 2^|A|, D, Q).
+def dither_runs(law: BlockLaw, code: BlockCode) -> Iterator[range]:
+    """All values of the dither, in runs for which `code_channel` is no larger than memory allows.
+
+    Without dither there is one run: that channel is no larger than the law.
+    """
+    numbers = law.cover.numel() << len(code.message_set) + len(code.frozen_set)
+    shifts, length = 1 << code.dither_bits, max(_MOST_NUMBERS // numbers, 1)
+    return (range(first, min(first + length, shifts)) for first in range(0, shifts, length))
+
+
+def _dithered_channel(law: BlockLaw, code: BlockCode, positions: tuple[int, ...], dithers: range) -> Tensor:
+    """P(x | V_A, d, s) for every d of `dithers`, shape (N, 2^|A|, dithers, Q).
 
     G_x(t), the probability that r < t and X = x, is a sum over whole labels plus a part of the label that t falls in;
     P(x | d) = D (G_x((d + 1) / D) - G_x(d / D)).
     """
+    block_length, shifts = code.block_length, 1 << code.dither_bits
     order = torch.argsort(word_values(law.labels, block_length, positions), stable=True)
     shape = len(law.p_label), 2 ** len(positions), -1
     probs = label_given_word(law, block_length, positions)[:, order].reshape(shape)
     given_label = law.p_candidate[:, order].reshape(*probs.shape, law.cover.shape[1])
     whole = (probs[..., None] * given_label).cumsum(2)
 
-    point = torch.arange(1, shifts, dtype=probs.dtype) / shifts
+    point = torch.arange(max(dithers.start, 1), min(dithers.stop, shifts - 1) + 1, dtype=probs.dtype) / shifts
     upper = probs.cumsum(2)
     hit = torch.searchsorted(upper, point.expand(*upper.shape[:2], -1).contiguous(), right=True)
     hit = hit.clamp_max(probs.shape[2] - 1)
@@ -72,8 +90,9 @@ def _dithered_channel(law: BlockLaw, block_length: int, positions: tuple[int, ..
     before = parts.cumsum(3) - parts
     below = whole.gather(2, of_hit) - parts + torch.minimum((rest[..., None] - before).clamp_min(0), parts)
 
-    ends = torch.cat([torch.zeros_like(whole[:, :, :1]), below, whole[:, :, -1:]], 2)
-    return shifts * ends.diff(dim=2).clamp_min(0)
+    nothing = [torch.zeros_like(whole[:, :, :1])] if dithers.start == 0 else []
+    everything = [whole[:, :, -1:]] if dithers.stop == shifts else []
+    return shifts * torch.cat([*nothing, below, *everything], 2).diff(dim=2).clamp_min(0)
 
 
 def encode(
@@ -94,13 +113,17 @@ def encode(
     wanted = words << len(code.frozen_set) | frozen
     value = word_values(law.labels, code.block_length, positions).numpy()
     given_word = label_given_word(law, code.block_length, positions).numpy()
-    allowed = value[None, :] == wanted[:, None]
-    probs = np.where(allowed, given_word[states], 0)
     point = (dither + rng.random(len(states))) / (1 << code.dither_bits)
-    label, rest = _invert(probs, point)
-    candidate, _ = _invert(law.p_candidate[states, label].numpy(), rest)
-    empty = np.where(allowed, law.p_label.numpy()[states], 0).sum(1) == 0
-    return Encoded(label, candidate, empty)
+
+    def draw(rows: slice) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+        allowed = value[None, :] == wanted[rows, None]
+        label, rest = _invert(np.where(allowed, given_word[states[rows]], 0), point[rows])
+        candidate, _ = _invert(law.p_candidate[states[rows], label].numpy(), rest)
+        return label, candidate, ~(allowed & (law.p_label.numpy()[states[rows]] > 0)).any(1)
+
+    length = max(_MOST_NUMBERS // max(law.p_candidate.shape[1:]), 1)
+    drawn = [draw(slice(first, first + length)) for first in range(0, max(len(states), 1), length)]
+    return Encoded(*(np.concatenate(column) for column in zip(*drawn, strict=True)))
 
 
 def _invert(probs: Floats, point: Floats) -> tuple[Ints, Floats]:

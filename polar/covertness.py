@@ -1,7 +1,7 @@
 """What an observer without the key can see: exact total variation of messages, of whole texts, of the real model."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -45,17 +45,27 @@ def text_variation(tree: StateTree, laws: Sequence[Tensor]) -> float | None:
     messages = math.prod(law.shape[1] for law in laws)
     if messages * laws[-1].shape[0] * laws[-1].shape[2] > _LARGEST:
         return None
-    plain = torch.from_numpy(tree.prior)
-    marked = plain[None]
-    for block, law, following in zip(tree.blocks, laws, tree.blocks[1:], strict=False):
-        child, states = torch.from_numpy(block.child), len(following.cover)
-        marked = torch.stack(
-            [advance(mass, law[:, message], child, states) for mass in marked for message in range(law.shape[1])]
-        )
-        plain = advance(plain, torch.from_numpy(block.cover), child, states)
-    cover = plain[:, None] * torch.from_numpy(tree.blocks[-1].cover)
-    differences = [total_variation(mass[:, None, None] * laws[-1], cover[:, None, :], (0, 2)).mean() for mass in marked]
+    prior = torch.from_numpy(tree.prior)
+    (plain,) = _last_masses(tree, [torch.from_numpy(block.cover)[:, None] for block in tree.blocks], prior)
+    cover = (plain[:, None] * torch.from_numpy(tree.blocks[-1].cover))[:, None]
+    differences = [
+        total_variation(mass[:, None, None] * laws[-1], cover, (0, 2)).mean()
+        for mass in _last_masses(tree, laws, prior)
+    ]
     return float(torch.stack(differences).mean())
+
+
+def _last_masses(tree: StateTree, laws: Sequence[Tensor], mass: Tensor, number: int = 0) -> Iterator[Tensor]:
+    """The law of the last block's state, shape (N,), for all messages of the blocks before it, one after the other.
+
+    `mass` is the law of the state of block `number`. The messages are gone through in depth, so that few laws are held.
+    """
+    if number + 1 == len(tree.blocks):
+        yield mass
+        return
+    child, states = torch.from_numpy(tree.blocks[number].child), len(tree.blocks[number + 1].cover)
+    for message in range(laws[number].shape[1]):
+        yield from _last_masses(tree, laws, advance(mass, laws[number][:, message], child, states), number + 1)
 
 
 def retained_mass(tree: StateTree) -> float:

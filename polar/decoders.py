@@ -88,7 +88,7 @@ def decision_table(decoder: Decoder, code: BlockCode, words: Tensor, labels: Lab
         return words.argmax(1)
     decode = successive_labels if decoder == "sc" else likeliest_labels
     value = word_values(labels.likelihood.shape[1], code.block_length, code.message_set)
-    return value[decode(labels, code)].repeat_interleave(1 << code.dither_bits, 1)
+    return value[decode(labels, code)].repeat_interleave(words.shape[2] >> len(code.frozen_set), 1)
 
 
 def successive_labels(evidence: LabelEvidence, code: BlockCode) -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polar.codec import code_channel
+from polar.codec import code_channel, dither_runs
 from polar.construction import BlockCode, ChainEntropies, chain_entropies, design_code
 from polar.covertness import message_laws, message_variations, text_variation, untruncated_bound
 from polar.decoders import (
@@ -26,10 +26,10 @@ from polar.decoders import (
     word_evidence,
 )
 from polar.keys import KeySchedule, Surplus, key_bits_of
-from polar.montecarlo import ErrorEstimate, estimate_errors, receive, send
+from polar.montecarlo import ErrorEstimate, Sent, estimate_errors, receive, send
 from wm_env.coded import empty_words, label_bits
 from wm_env.law import BlockLaw, JointLaw
-from wm_env.tree import StateTree
+from wm_env.tree import Floats, Ints, StateTree
 
 MOST_KEYS = 1 << 16
 MOST_TRANSMISSIONS = 10_000_000
@@ -110,12 +110,30 @@ class OperatingPoint:
         return asdict(self)
 
 
+Who = tuple[Decoder, Knowledge]
+
+
 @dataclass(frozen=True)
 class _Receiver:
-    """The block laws as one kind of receiver sees them, observations for symbols, and what they say about V."""
+    """The law of a block as one kind of receiver sees it, observations for symbols, and what they say about V."""
 
-    laws: tuple[BlockLaw, ...]
-    labels: tuple[LabelEvidence, ...]
+    law: BlockLaw
+    labels: LabelEvidence
+
+
+@dataclass(frozen=True)
+class _Block:
+    """What a code does to one block.
+
+    Attributes:
+        channel: P(x | w, s) averaged over the surplus, shape (N, 2^l, 1, Q).
+        rates: exact bit and block error rate of every receiver, shape (2,).
+        received: what every receiver reads of the transmissions under every schedule, shape (T,) each.
+    """
+
+    channel: Tensor
+    rates: dict[Who, Floats]
+    received: dict[Who, list[Ints]]
 
 
 def evaluate(tree: StateTree, law: JointLaw, settings: EvaluationSettings) -> list[OperatingPoint]:
@@ -128,7 +146,7 @@ def evaluate(tree: StateTree, law: JointLaw, settings: EvaluationSettings) -> li
             not a power of two.
     """
     chains = [chain_entropies(block, law.block_length) for block in law.blocks]
-    receivers = {knowledge: _receiver(tree, law, knowledge) for knowledge in settings.knowledge}
+    receivers = _receivers(tree, law, settings.knowledge)
     points: list[OperatingPoint] = []
     for bits in settings.message_bits:
         for schedules in schedule_groups(law, bits, settings):
@@ -178,9 +196,42 @@ def error_rates(evidence: Tensor, decisions: Tensor) -> tuple[float, float]:
     return max(wrong_bits / bits, 0.0), max(1 - right, 0.0)
 
 
-def _receiver(tree: StateTree, law: JointLaw, knowledge: Knowledge) -> _Receiver:
-    laws = tuple(map(observe, law.blocks, observations(tree, knowledge)))
-    return _Receiver(laws, tuple(map(label_evidence, laws)))
+def _receivers(tree: StateTree, law: JointLaw, known: Sequence[Knowledge]) -> list[dict[Knowledge, _Receiver]]:
+    """The receivers of every block, by what they know of the state."""
+    columns = []
+    for knowledge in known:
+        laws = map(observe, law.blocks, observations(tree, knowledge))
+        columns.append([_Receiver(seen, label_evidence(seen)) for seen in laws])
+    return [dict(zip(known, receivers, strict=True)) for receivers in zip(*columns, strict=True)]
+
+
+def _evaluate_block(
+    law: BlockLaw,
+    code: BlockCode,
+    receivers: dict[Knowledge, _Receiver],
+    decoders: Sequence[Decoder],
+    transmissions: Sequence[tuple[KeySchedule, Sent]],
+) -> _Block:
+    """Enumerate the channel of a block and decode the transmissions of every schedule, one run of dithers at a time."""
+    everyone: list[Who] = [(decoder, knowledge) for knowledge in receivers for decoder in decoders]
+    average = torch.zeros(len(law.cover), code.words, 1, law.cover.shape[1], dtype=torch.float64)
+    rates = {who: np.zeros(2) for who in everyone}
+    received = {who: [np.zeros_like(sent.message) for _, sent in transmissions] for who in everyone}
+    for dithers in dither_runs(law, code):
+        channel = code_channel(law, code, dithers)
+        share = channel.shape[2] / code.surplus_words
+        average += share * channel.mean(2, keepdim=True)
+        for knowledge, receiver in receivers.items():
+            evidence = word_evidence(receiver.law, channel)
+            for decoder in decoders:
+                decisions = decision_table(decoder, code, evidence, receiver.labels)
+                rates[decoder, knowledge] += share * np.array(error_rates(evidence, decisions))
+                for (schedule, sent), messages in zip(transmissions, received[decoder, knowledge], strict=True):
+                    frozen, dither = np.divmod(schedule.surplus_word(sent.key), 1 << code.dither_bits)
+                    rows = (dither >= dithers.start) & (dither < dithers.stop)
+                    column = (frozen * len(dithers) + dither - dithers.start)[rows]
+                    messages[rows] = receive(sent.at(rows), schedule, receiver.law.symbol, decisions, column)
+    return _Block(average, rates, received)
 
 
 def _points_of_code(
@@ -188,29 +239,22 @@ def _points_of_code(
     law: JointLaw,
     codes: Sequence[BlockCode],
     schedules: Sequence[KeySchedule],
-    receivers: dict[Knowledge, _Receiver],
+    receivers: Sequence[dict[Knowledge, _Receiver]],
     settings: EvaluationSettings,
 ) -> Iterator[OperatingPoint]:
     """The operating points of one code: every decoder and knowledge, under every pad."""
-    channels = [code_channel(block, code) for block, code in zip(law.blocks, codes, strict=True)]
-    tables: dict[tuple[Decoder, Knowledge], list[Tensor]] = {}
-    rates: dict[tuple[Decoder, Knowledge], tuple[float, float]] = {}
-    for knowledge, receiver in receivers.items():
-        evidence = [word_evidence(seen, channel) for seen, channel in zip(receiver.laws, channels, strict=True)]
-        for decoder in settings.decoders:
-            table = [
-                decision_table(decoder, code, of_words, of_labels)
-                for code, of_words, of_labels in zip(codes, evidence, receiver.labels, strict=True)
-            ]
-            exact = [error_rates(of_words, decisions) for of_words, decisions in zip(evidence, table, strict=True)]
-            tables[decoder, knowledge] = table
-            rates[decoder, knowledge] = float(np.mean([ber for ber, _ in exact])), float(np.mean([e for _, e in exact]))
+    sent = [_send(law, codes, schedule, settings) for schedule in schedules]
+    blocks = [
+        _evaluate_block(block, code, mine, settings.decoders, list(zip(schedules, of_block, strict=True)))
+        for block, code, mine, of_block in zip(law.blocks, codes, receivers, zip(*sent, strict=True), strict=True)
+    ]
     empty = _empty_word(law, codes)
-    for schedule in schedules:
-        tv = _covertness(tree, law, schedule, channels)
-        measured = _monte_carlo(law, codes, schedule, receivers, tables, settings)
-        for (decoder, knowledge), (ber, bler) in rates.items():
-            estimate = measured.get((decoder, knowledge))
+    for number, schedule in enumerate(schedules):
+        tv = _covertness(tree, law, schedule, [block.channel for block in blocks])
+        for decoder, knowledge in blocks[0].rates:
+            ber, bler = np.mean([block.rates[decoder, knowledge] for block in blocks], axis=0).tolist()
+            received = [block.received[decoder, knowledge][number] for block in blocks]
+            estimate = _measured(sent[number], received, schedule)
             yield OperatingPoint(
                 message_bits=schedule.message_bits,
                 rate_bits_per_token=schedule.message_bits / law.block_length,
@@ -260,29 +304,17 @@ def _empty_word(law: JointLaw, codes: Sequence[BlockCode]) -> float:
     )
 
 
-def _monte_carlo(
-    law: JointLaw,
-    codes: Sequence[BlockCode],
-    schedule: KeySchedule,
-    receivers: dict[Knowledge, _Receiver],
-    tables: dict[tuple[Decoder, Knowledge], list[Tensor]],
-    settings: EvaluationSettings,
-) -> dict[tuple[Decoder, Knowledge], ErrorEstimate]:
-    """Measured error rates: the same transmissions for every decoder."""
-    if settings.transmissions == 0:
-        return {}
+def _send(law: JointLaw, codes: Sequence[BlockCode], schedule: KeySchedule, settings: EvaluationSettings) -> list[Sent]:
+    """The transmissions of every block, the same for every receiver."""
     way = ("frozen", "dither").index(schedule.surplus)
     rng = np.random.default_rng([settings.seed, schedule.message_bits, schedule.key_bits, way])
-    sent = [
+    return [
         send(block, code, schedule, settings.transmissions, rng) for block, code in zip(law.blocks, codes, strict=True)
     ]
-    estimates = {}
-    for (decoder, knowledge), table in tables.items():
-        received = [
-            receive(blocks, schedule, seen.symbol, decisions)
-            for blocks, seen, decisions in zip(sent, receivers[knowledge].laws, table, strict=True)
-        ]
-        estimates[decoder, knowledge] = estimate_errors(
-            [blocks.message for blocks in sent], received, schedule.message_bits
-        )
-    return estimates
+
+
+def _measured(sent: Sequence[Sent], received: Sequence[Ints], schedule: KeySchedule) -> ErrorEstimate | None:
+    """Measured error rates of one receiver; None without transmissions."""
+    if not len(sent[0].message):
+        return None
+    return estimate_errors([blocks.message for blocks in sent], received, schedule.message_bits)

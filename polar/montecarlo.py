@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import betaincinv
 from torch import Tensor
 
@@ -23,6 +24,10 @@ class Sent:
     message: Ints
     key: Ints
     candidate: Ints
+
+    def at(self, rows: NDArray[np.bool_]) -> "Sent":
+        """Only these blocks."""
+        return Sent(self.state[rows], self.message[rows], self.key[rows], self.candidate[rows])
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,18 @@ def send(law: BlockLaw, code: BlockCode, schedule: KeySchedule, count: int, rng:
     return Sent(state, message, key, sent.candidate)
 
 
-def receive(sent: Sent, schedule: KeySchedule, observation: Tensor, decisions: Tensor) -> Ints:
-    """Decode every block: look the word up, take the pad off; messages, shape (T,)."""
+def receive(sent: Sent, schedule: KeySchedule, observation: Tensor, decisions: Tensor, surplus: Ints) -> Ints:
+    """Decode every block: look the word up, take the pad off; messages, shape (T,).
+
+    Args:
+        sent: the blocks.
+        schedule: of their keys.
+        observation: what is seen of a candidate in a state, shape (N, Q).
+        decisions: word for an observation and a surplus, see `decoders.decision_table`.
+        surplus: column of the table for every block, shape (T,).
+    """
     seen = observation.numpy()[sent.state, sent.candidate]
-    word = decisions.numpy()[seen, schedule.surplus_word(sent.key)]
-    message: Ints = word ^ schedule.pad(sent.key)
+    message: Ints = decisions.numpy()[seen, surplus] ^ schedule.pad(sent.key)
     return message
 
 

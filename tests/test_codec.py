@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from small_laws import noiseless_law, random_law, word_of
 
-from polar.codec import code_channel, encode
+from polar.codec import code_channel, dither_runs, encode
 from polar.construction import BlockCode
 from polar.decoders import decision_table, label_evidence, word_evidence
 from wm_env.synthetic import synthetic_tree
@@ -17,6 +17,10 @@ LENGTH = 4
 def small_law(seed, sparse=False, labels=16):
     tree = synthetic_tree(2, blocks=2, candidates=3, block_length=LENGTH, entropy=1.2, overlap=0.4, seed=seed)
     return random_law(tree, labels, seed, sparse).blocks[1]
+
+
+def same_blocks(first, second):
+    return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in ("label", "candidate", "empty"))
 
 
 def interval_law(law, state, wanted, positions, low, high):
@@ -66,6 +70,36 @@ def test_dither_leaves_the_law_of_every_message_alone(seed, sparse, bits):
     assert torch.allclose(dithered.sum(3), torch.ones(1, dtype=torch.float64), atol=1e-9)
 
 
+@settings(max_examples=20)
+@given(st.integers(0, 1000), st.booleans(), st.integers(1, 5), st.data())
+def test_any_run_of_dithers_is_a_part_of_the_whole_channel(seed, sparse, bits, data):
+    law = small_law(seed, sparse)
+    code = BlockCode(LENGTH, (2,), (0,), bits)
+    start = data.draw(st.integers(0, 2**bits - 1))
+    stop = data.draw(st.integers(start + 1, 2**bits))
+    whole = code_channel(law, code).reshape(len(law.cover), 2, 2, 2**bits, 3)
+    part = code_channel(law, code, range(start, stop)).reshape(len(law.cover), 2, 2, stop - start, 3)
+    assert torch.equal(part, whole[:, :, :, start:stop])
+
+
+@pytest.mark.parametrize("bits", [0, 1, 17])
+@pytest.mark.parametrize("message_set", [(), (1, 2), (0, 1, 2, 3)])
+def test_runs_of_dithers_are_all_of_them_and_fit_into_memory(bits, message_set):
+    law = small_law(3)
+    code = BlockCode(LENGTH, message_set, dither_bits=bits)
+    runs = list(dither_runs(law, code))
+    assert [dither for run in runs for dither in run] == list(range(2**bits))
+    assert all(law.cover.numel() * code.words * len(run) <= 2**23 for run in runs)
+
+
+def test_a_long_row_of_blocks_is_drawn_in_pieces_like_the_blocks_one_by_one(monkeypatch):
+    law, code = small_law(4, sparse=True), BlockCode(LENGTH, (0, 2), dither_bits=2)
+    given = np.random.default_rng(1).integers([len(law.cover), 4, 4], size=(50, 3)).T
+    whole = encode(law, code, *given, np.random.default_rng(2))
+    monkeypatch.setattr("polar.codec._MOST_NUMBERS", 7 * law.labels)
+    assert same_blocks(encode(law, code, *given, np.random.default_rng(2)), whole)
+
+
 @pytest.mark.parametrize(("frozen", "dither"), [((), 0), ((3,), 0), ((), 2), ((3,), 1)])
 def test_encoder_draws_from_the_channel(frozen, dither):
     law = small_law(5, sparse=True)
@@ -107,8 +141,7 @@ def test_same_seed_same_blocks():
     first, second = (
         encode(law, code, np.arange(6), np.ones(6, int), np.full(6, 5), np.random.default_rng(3)) for _ in range(2)
     )
-    assert np.array_equal(first.label, second.label)
-    assert np.array_equal(first.candidate, second.candidate)
+    assert same_blocks(first, second)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -5,7 +5,9 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 from small_laws import random_law, word_of
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from polar.codec import code_channel
 from polar.construction import BlockCode, chain_entropies
@@ -130,6 +132,39 @@ def test_no_success_beyond_the_one_shot_limit(points, law):
             ]
         )
         assert 1 - p.bler <= limit + p.tv_mean + 1e-12
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the most numbers of any tensor that is made."""
+
+    most = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor):
+            self.most = max(self.most, made.numel())
+        return made
+
+
+def test_the_most_keys_take_no_more_memory_than_any():
+    tree = synthetic_tree(12, 2, 5, 4, 1.9, overlap=0.4, seed=5)
+    settings = EvaluationSettings((1,), (1 << 16,), ("map",), ("marginal",), ("dither",), transmissions=0)
+    with LargestTensor() as tensors:
+        evaluate(tree, random_law(tree, 16, 5), settings)
+    # 60 states, 2 words and 2^15 surplus words of 5 candidates are 20 million numbers.
+    assert tensors.most < 1.1 * 2**23
+
+
+def test_points_do_not_depend_on_how_many_dithers_are_held_at_once(law, monkeypatch):
+    settings = EvaluationSettings((1, 2), (1, 4, 64), transmissions=100)
+    whole = evaluate(TREE, law, settings)
+    monkeypatch.setattr("polar.codec._MOST_NUMBERS", 700)
+    for point, expected in zip(evaluate(TREE, law, settings), whole, strict=True):
+        mine, other = dataclasses.asdict(point), dataclasses.asdict(expected)
+        assert {name: mine.pop(name) for name in ("ber_mc", "ber_mc_ci95")} == {
+            name: other.pop(name) for name in ("ber_mc", "ber_mc_ci95")
+        }
+        assert mine == pytest.approx(other, abs=1e-12)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3])
