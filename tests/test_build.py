@@ -232,8 +232,10 @@ def test_dry_run_tells_the_cost_and_writes_nothing(model, prompt_file, tmp_path,
         (["--prompts", "missing.txt"], "missing.txt: no such file"),
         (["--model", "no such model"], "unknown model"),
         (["--model", "EMPTY_FOLDER"], "config.json"),
-        (["--out", "EMPTY_FOLDER"], "is a folder"),
-        (["--out", "LONG/tree"], "cannot be written"),
+        (["--out", "EMPTY_FOLDER"], "EMPTY_FOLDER is no file that can be written: choose another --out"),
+        (["--out", "DEVICE"], "DEVICE is no file that can be written: choose another --out"),
+        (["--out", "LONG/tree"], "cannot be written: choose another --out"),
+        (["--out", "TAKEN"], "TAKEN.parts cannot be written: choose another --out"),
         (["--device", "cuda:99"], "device 'cuda:99'"),
         (["--device", "nonsense"], "device 'nonsense'"),
     ],
@@ -243,8 +245,10 @@ def test_bad_input_is_one_line_and_exit_code_2(model, prompt_file, tmp_path, cap
     (tmp_path / "EMPTY").write_text("\n")
     (tmp_path / "OTHER").write_text("axb")
     (tmp_path / "EMPTY_FOLDER").mkdir()
+    (tmp_path / "DEVICE").symlink_to("/dev/null")
+    (tmp_path / "TAKEN.parts").touch()
     before = sorted(tmp_path.rglob("*"))
-    names = ("LONG", "EMPTY", "OTHER", "EMPTY_FOLDER", "LONG/tree")
+    names = ("LONG", "EMPTY", "OTHER", "EMPTY_FOLDER", "DEVICE", "LONG/tree", "TAKEN")
     given = [str(tmp_path / argument) if argument in names else argument for argument in arguments]
     defaults = ["--model", model, "--prompts", prompt_file, "--out", tmp_path / "tree", *OPTIONS]
     assert run(*defaults, *given) == 2

@@ -48,6 +48,14 @@ def test_interleaved_texts_keep_their_proportions_and_end_together(tmp_path: Pat
     assert len(mixed) <= 201
 
 
+@pytest.mark.parametrize(("name", "content"), [("b", b""), ("b", b" \n\n"), ("b.gz", gzip.compress(b""))])
+def test_a_text_without_text_is_named_before_it_ends_the_mixture(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / "a").write_text("one\n\ntwo")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name} holds no text"):
+        list(interleave({tmp_path / "a": 1.0, tmp_path / name: 1.0}))
+
+
 def test_a_trained_tokenizer_has_lladas_special_tokens_and_loses_nothing() -> None:
     documents = ["the cat sat on the mat, the end.\nthe dog too."] * 3
     tokenizer = train_tokenizer(documents, 280, 64)

@@ -1,26 +1,30 @@
 """Pre-training end to end on a small text: `pretrain`, `recipe`, `training`, `checkpoint` and `cluster`."""
 
+import gzip
 import json
+import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from wm_env.lm import checkpoint
-from wm_env.lm.checkpoint import Progress, load_checkpoint, save_checkpoint, save_lm
+from wm_env.lm.checkpoint import Progress, load_checkpoint, save_checkpoint, save_lm, save_tokenizer
 from wm_env.lm.cluster import Cluster
-from wm_env.lm.corpus import tokenize, train_tokenizer
+from wm_env.lm.corpus import load_or_tokenize, tokenize, train_tokenizer
 from wm_env.lm.load import load_lm
 from wm_env.lm.network import llama_name
 from wm_env.lm.pretrain import main, train
 from wm_env.lm.recipe import Options, Shape
 from wm_env.lm.training import Trainer, learning_rate_factor, network_config
+from wm_env.lm.weights import read_tokenizer
 from wm_env.startup import is_system_failure
 
 SHAPE = Shape(d_model=16, n_layers=1, n_heads=2, mlp_hidden_size=24, vocab_size=280, max_sequence_length=64)
@@ -173,15 +177,47 @@ def test_a_run_is_not_overwritten(options: Options, finished: Path, tmp_path: Pa
         train(replace(options, out=tmp_path, resume=True))
 
 
-def test_a_full_disk_is_a_failure_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: object) -> None:
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Within the context a file cannot grow beyond `size` bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-    monkeypatch.setattr(checkpoint, "save_file", fail)
-    with pytest.raises(OSError, match="No space left on device") as caught:
-        save_checkpoint(tmp_path / "c.safetensors", torch.nn.Linear(1, 1), (), Progress(), {})
+
+@pytest.mark.parametrize("kind", ["checkpoint", "tokenizer", "tokens"])
+def test_a_full_disk_is_a_failure_of_the_system_and_leaves_nothing_half_written(tmp_path: Path, kind: str) -> None:
+    text, out = tmp_path / "text", tmp_path / "out"
+    text.write_text("one two three four five six seven " * 200)
+    tokenizer = train_tokenizer(["one two three four five six seven"], 280, 64)
+    write: Callable[[], object] = {
+        "checkpoint": lambda: save_checkpoint(out / "c.safetensors", torch.nn.Linear(99, 99), (), Progress(), {}),
+        "tokenizer": lambda: save_tokenizer(out, tokenizer),
+        "tokens": lambda: load_or_tokenize([text], tokenizer, out / "tokens.safetensors"),
+    }[kind]
+    with files_of_at_most(2000), pytest.raises(OSError, match=f"{out} cannot be written .*File too large") as caught:
+        write()
     assert is_system_failure(caught.value)
-    assert not list(tmp_path.iterdir())
+    assert "\n" not in str(caught.value)
+    assert not list(out.iterdir())
+    write()
+    assert list(out.iterdir())
+
+
+def test_a_saved_tokenizer_is_the_tokenizer(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer(["one two three four five six seven"], 280, 64)
+    save_tokenizer(tmp_path / "new" / "folder", tokenizer)
+    again = read_tokenizer(tmp_path / "new" / "folder")
+    assert again.get_vocab() == tokenizer.get_vocab()
+    assert (again.bos_token_id, again.eos_token_id, again.model_max_length) == (0, 1, 64)
+    assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} >= {
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    assert list((tmp_path / "new").iterdir()) == [tmp_path / "new" / "folder"]
 
 
 def test_a_checkpoint_of_other_settings_or_a_damaged_one_is_refused(
@@ -323,22 +359,47 @@ def test_every_process_of_a_cluster_gets_the_mean_gradient(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
 
 
-def test_the_command_says_what_is_wrong_in_one_line(
-    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--minutes", "1"], "give either --steps or --minutes"),
+        (["--texts", "none.txt"], "none.txt: no such file"),
+        (["--texts", "text.txt", "none.gz"], "none.gz: no such file"),
+        (["--texts", "."], ". is a folder"),
+        (["--texts", "empty.txt"], "empty.txt holds no text"),
+        (["--texts", "text.txt", "blank.txt"], "blank.txt holds no text"),
+        (["--texts", "damaged.gz"], "damaged.gz is no complete .gz file"),
+        (["--valid", "none.txt"], "none.txt: no such file"),
+        (["--tokenizer", "none"], "none holds no tokenizer.json"),
+        (["--out", "text.txt"], "text.txt cannot be written: choose another --out"),
+        (["--out", "text.txt/run"], "text.txt cannot be written: choose another --out"),
+        (["--out", "taken"], "taken/tokens.safetensors is no file that can be written"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
 ) -> None:
-    base = ["pretrain", "--valid", str(options.valid), "--out", str(tmp_path / "run"), "--device", "cpu"]
-    for extra, code, message in (
-        (["--texts", str(options.valid)], 2, "error: give either --steps or --minutes\n"),
-        (["--texts", str(tmp_path / "none.txt"), "--steps", "2"], 2, "none.txt"),
-    ):
-        monkeypatch.setattr(sys, "argv", [*base, *extra])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        assert stopped.value.code == code
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.startswith("error: ")
-        assert error.count("\n") == 1
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("one two three four five six seven " * 40)
+    Path("empty.txt").touch()
+    Path("blank.txt").write_text("\n \n")
+    packed = gzip.compress(b"one two three " * 100)
+    Path("damaged.gz").write_bytes(packed[:20] + b"\xff" * 8 + packed[28:])
+    Path("taken/tokens.safetensors").mkdir(parents=True)
+    base = ["--texts", "text.txt", "--valid", "text.txt", "--out", "run", "--steps", "1", "--device", "cpu"]
+    shape = ["--d-model", "16", "--n-layers", "1", "--n-heads", "2", "--mlp-hidden-size", "24", "--vocab-size", "262"]
+    monkeypatch.setattr(sys, "argv", ["pretrain", *base, *shape, *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    error = capsys.readouterr().err
+    assert (stopped.value.code, error.count("\n")) == (2, 1), error
+    assert error.startswith("error: ")
+    assert message in error
+    assert "Errno" not in error
 
 
 def test_the_usage_line_is_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,11 +48,16 @@ def write_tensors(path: Path, file_format: FileFormat, arrays: Mapping[str, NDAr
 
 
 @contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Within the context what safetensors cannot write to `path` is an OSError, like what anything else cannot."""
+def disk_errors(path: Path, raised: type[Exception] = SafetensorError) -> Iterator[None]:
+    """Within the context what a library written in Rust cannot write to `path` is an OSError, as from Python's own.
+
+    Args:
+        path: the file.
+        raised: what the library raises instead; by default what safetensors does.
+    """
     try:
         yield
-    except SafetensorError as error:
+    except raised as error:
         failure = OSError(f"{path.parent} cannot be written ({first_line(error)}): make room, or name another folder")
         failure.errno = errno.EIO  # a failure of the system, not a wrong path
         raise failure from None

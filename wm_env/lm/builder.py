@@ -10,7 +10,7 @@ import torch
 from torch.distributed import DistError
 from tqdm import tqdm
 
-from wm_env.files import check_writable, first_line, locked_folder
+from wm_env.files import check_output, check_writable, first_line, locked_folder
 from wm_env.information import entropy
 from wm_env.lm.build_options import BuildOptions
 from wm_env.lm.candidates import check_pool_size
@@ -33,6 +33,7 @@ from wm_env.lm.progress import progress
 from wm_env.lm.prompts import read_prompts
 from wm_env.lm.states import Grown, encode_prompts, grow_tree, pool_law
 from wm_env.lm.text import prefix_pairs
+from wm_env.startup import tell_failure
 from wm_env.tree import save_tree, state_reach
 
 GIB = 2.0**30
@@ -68,9 +69,8 @@ def prepare(options: BuildOptions) -> Plan:
     """
     settings = options.check()
     if options.out is not None:
-        if options.out.is_dir():
-            raise IsADirectoryError(f"{options.out} is a folder: name a file to write")
-        check_writable(options.out.parent, "choose another --out")
+        check_output(options.out, "choose another --out")
+        check_writable(parts_folder(options.out), "choose another --out")
     prompts = read_prompts(options.prompts, options.prompts_drawn, options.seed)
     device = checked_device(options.device)
     lm = load_lm(options.model, device=device, dtype=getattr(torch, options.dtype))
@@ -235,8 +235,7 @@ def _run(options: BuildOptions, crew: Crew) -> int:
                 tell_cost(with_rows(plan, crew), crew)
                 return 0
     except (ValueError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return tell_failure(error)
     try:
         grown = build(plan, crew)
         if crew.first:

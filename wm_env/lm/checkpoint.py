@@ -1,8 +1,11 @@
 """What pre-training writes: a model in LLaDA's format, and a checkpoint from which training continues."""
 
 import json
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +35,22 @@ def save_lm(
     tensors = {llada: state[llama].to("cpu", dtype).contiguous() for llada, llama in tensor_names(config).items()}
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config.to_json())
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(folder, tokenizer)
     write_atomically(folder / "model.safetensors", lambda path: _save(tensors, path, {"format": "pt"}))
+
+
+def save_tokenizer(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write the files of `tokenizer` to `folder`, each whole or not at all, tokenizer.json last.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".tokenizer.") as made:
+        with disk_errors(folder / "tokenizer.json", Exception):  # the tokenizers library has no class of its own
+            tokenizer.save_pretrained(made)
+        for file in sorted(Path(made).iterdir(), key=lambda file: file.name == "tokenizer.json"):
+            write_atomically(folder / file.name, partial(shutil.copyfile, file))
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from wm_env.files import write_atomically
+from wm_env.files import reading, write_atomically
+from wm_env.lm.llada import tokenizer_fingerprint
 from wm_env.lm.text_files import read_lines
-from wm_env.tensors import unreadable
+from wm_env.tensors import disk_errors, unreadable
 
 START, END, MASK = "<|startoftext|>", "<|endoftext|>", "<|mdm_mask|>"
 
@@ -48,18 +49,33 @@ def interleave(texts: Mapping[Path, float]) -> Iterator[str]:
     """The documents of several texts, mixed in proportion to weight times file size, until one of them ends.
 
     Raises:
-        OSError, ValueError: as `read_documents`.
+        ValueError: as `read_documents`, or a text is empty.
+        OSError: as `read_documents`.
     """
-    share = {path: weight * path.stat().st_size for path, weight in texts.items()}
+    share = {path: weight * _size(path) for path, weight in texts.items()}
     readers = {path: read_documents(path) for path in texts}
     read = dict.fromkeys(texts, 0)
     while True:
         path = min(texts, key=lambda path: read[path] / share[path])
         document = next(readers[path], None)
         if document is None:
+            if read[path] == 0:
+                raise _no_text(path)
             return
         read[path] += len(document)
         yield document
+
+
+def _size(path: Path) -> int:
+    with reading(path):
+        size = path.stat().st_size
+    if size == 0:
+        raise _no_text(path)
+    return size
+
+
+def _no_text(path: Path) -> ValueError:
+    return ValueError(f"{path} holds no text")
 
 
 def train_tokenizer(
@@ -158,7 +174,7 @@ def tokenize(texts: Sequence[Path], tokenizer: PreTrainedTokenizerFast) -> Token
                 pieces.append(np.array(ids, dtype=np.int32))
                 lengths.append(len(ids))
         if len(lengths) == before:
-            raise ValueError(f"{path} holds no text")
+            raise _no_text(path)
         text_ends.append(sum(lengths))
     starts = np.concatenate(([0], np.cumsum(lengths)[:-1])).astype(np.int64)
     return TokenStream(torch.from_numpy(np.concatenate(pieces)), torch.from_numpy(starts), torch.tensor(text_ends))
@@ -195,8 +211,8 @@ def load_or_tokenize(texts: Sequence[Path], tokenizer: PreTrainedTokenizerFast, 
     """
     source = json.dumps(
         {
-            "texts": [hashlib.sha256(path.read_bytes()).hexdigest() for path in texts],
-            "tokenizer": hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
+            "texts": [_digest(path) for path in texts],
+            "tokenizer": tokenizer_fingerprint(tokenizer),
         }
     )
     if cache.is_file():
@@ -207,8 +223,18 @@ def load_or_tokenize(texts: Sequence[Path], tokenizer: PreTrainedTokenizerFast, 
         except SafetensorError as error:
             raise unreadable(cache, "token cache", error) from None
     stream = tokenize(texts, tokenizer)
-    write_atomically(cache, lambda path: save_file(vars(stream), path, {"source": source}))
+    write_atomically(cache, lambda path: _save(stream, path, source))
     return stream
+
+
+def _digest(path: Path) -> str:
+    with reading(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _save(stream: TokenStream, path: Path, source: str) -> None:
+    with disk_errors(path):
+        save_file(vars(stream), path, {"source": source})
 
 
 def draw_windows(stream: TokenStream, weights: Tensor, rows: int, length: int, generator: torch.Generator) -> Tensor:

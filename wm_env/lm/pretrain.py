@@ -7,13 +7,14 @@ On several GPUs: `torchrun --nproc-per-node 4 -m wm_env.lm.pretrain ...`; withou
 
 import sys
 
+from wm_env.files import check_writable, reading
 from wm_env.startup import INTERRUPTED, quitting_on_interrupt, tell_failure
 
 with quitting_on_interrupt(__name__):
     import tyro
     from transformers import PreTrainedTokenizerFast
 
-    from wm_env.lm.checkpoint import Progress
+    from wm_env.lm.checkpoint import Progress, save_tokenizer
     from wm_env.lm.cluster import Cluster
     from wm_env.lm.corpus import TokenStream, interleave, load_or_tokenize, train_tokenizer
     from wm_env.lm.recipe import Options
@@ -31,6 +32,7 @@ def train(options: Options) -> Progress:
     with Cluster.join(options.device) as cluster:
         options.check(cluster.size)
         if cluster.first:
+            _check_texts(options)
             _open_folder(options)
         cluster.wait()
         tokenizer, stream = _prepare_text(options, cluster)
@@ -38,7 +40,15 @@ def train(options: Options) -> Progress:
         return run(options, cluster, tokenizer, stream)
 
 
+def _check_texts(options: Options) -> None:
+    """Refuse what cannot be read before the minutes that the first texts take."""
+    for path in (*options.texts, options.valid):
+        with reading(path):
+            path.open("rb").close()
+
+
 def _open_folder(options: Options) -> None:
+    check_writable(options.out, "choose another --out")
     for name in ("checkpoint.safetensors", "history.json"):
         if (options.out / name).exists() and not options.resume:
             raise FileExistsError(f"{options.out} holds a run; pass --resume to continue it, or name a new folder")
@@ -60,11 +70,11 @@ def _prepare_text(options: Options, cluster: Cluster) -> tuple[PreTrainedTokeniz
     cache = options.out / "tokens.safetensors"
     if cluster.first:
         if options.tokenizer is not None:
-            read_tokenizer(options.tokenizer).save_pretrained(folder)
+            save_tokenizer(folder, read_tokenizer(options.tokenizer))
         elif not (folder / "tokenizer.json").is_file():
             documents = interleave(options.text_weights())
             shape = options.shape
-            train_tokenizer(documents, shape.vocab_size, shape.max_sequence_length).save_pretrained(folder)
+            save_tokenizer(folder, train_tokenizer(documents, shape.vocab_size, shape.max_sequence_length))
         load_or_tokenize(options.texts, read_tokenizer(folder), cache)
     cluster.wait()
     tokenizer = read_tokenizer(folder)
