@@ -99,12 +99,25 @@ class Embed:
         if self.nonce is not None:
             check_nonce(self.nonce)
         check_output(self.ledger_file, "name another --ledger, and keep to it")
-        if self.law is not None:
-            check_output(self.law, "name another --law")
-            if link_target(self.law) in (link_target(self.key), link_target(self.ledger_file)):
-                raise ValueError(f"{self.law} is the key or its ledger: name another --law")
-        if self.law is not None and self.settings.scheme == "parallel":
+        self._check_not_read("--ledger", self.ledger_file)
+        if self.law is None:
+            return
+        check_output(self.law, "name another --law")
+        self._check_not_read("--law", self.law)
+        if link_target(self.law) == link_target(self.ledger_file):
+            raise ValueError(f"{self.law} is the key's ledger: name another --law")
+        if self.settings.scheme == "parallel":
             raise ValueError("the receiver of the scheme parallel needs no model and no law: leave out --law")
+
+    def _check_not_read(self, option: str, output: Path) -> None:
+        """Raise ValueError if the file that is to be written is one that the command reads."""
+        read = {"the key": self.key, "--message-file": self.message_file, "--prompt-file": self.model.prompt_file}
+        target = link_target(output)
+        for name, path in read.items():
+            if path is not None and target == link_target(path):
+                raise ValueError(f"{output} is {name}: name another {option}")
+        if target.is_file() and target.parent == link_target(Path(self.model.model)):
+            raise ValueError(f"{output} is a file of the model: name another {option}")
 
     def read_message(self) -> Message:
         """The message.

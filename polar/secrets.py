@@ -204,7 +204,7 @@ def open_ledger(path: Path) -> Iterator[NonceLedger]:
     target = link_target(path)
     check_output(target, "name another --ledger, and keep to it")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_name(target.name + ".lock").open("w") as lock:
+    with target.with_name(target.name + ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield NonceLedger(target, _read_ledger(target))
 

@@ -181,15 +181,36 @@ def test_nonces_that_cannot_be_tried(run, key, model, arguments, complaint):
     assert err.count("\n") == 1
 
 
-def test_the_law_does_not_replace_the_key_or_its_ledger(run, key, model, tmp_path):
+@pytest.mark.parametrize("option", ["--law", "--ledger"])
+@pytest.mark.parametrize("victim", ["key", "prompt", "message", "model", "link"])
+def test_what_is_written_replaces_nothing_that_is_read(run, key, model, tmp_path, option, victim):
+    prompt, message, weights = tmp_path / "prompt.txt", tmp_path / "message.bin", Path(model) / "model.safetensors"
+    prompt.write_bytes(b"the year")
+    # What a ledger looks like, so that nothing else stops the command from writing one there.
+    message.write_text('{"kind": "covert-watermark nonces 1", "used": [1, 2]}')
+    (tmp_path / "link").symlink_to(prompt)
+    victims = {"key": key, "prompt": prompt, "message": message, "model": weights, "link": tmp_path / "link"}
+    before = {path: path.read_bytes() for path in victims.values()}
+    options = ("embed", "--key", key, "--model", model, "--prompt-file", prompt, "--message-file", message)
+    code, out, err = run(*options, option, victims[victim])
+    assert (code, out) == (2, b"")
+    assert err.endswith(f": name another {option}\n")
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_the_law_does_not_replace_the_ledger(run, key, model):
     options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
-    secret = key.read_bytes()
-    (tmp_path / "link").symlink_to(key)
-    for law in (key, tmp_path / "link", f"{key}.nonces"):
-        code, out, err = run(*options, "--law", law)
-        assert (code, out) == (2, b"")
-        assert "name another --law" in err
-    assert key.read_bytes() == secret
+    code, out, err = run(*options, "--law", f"{key}.nonces")
+    assert (code, out) == (2, b"")
+    assert "name another --law" in err
+
+
+def test_the_lock_of_a_ledger_leaves_a_file_of_that_name_as_it_is(run, key, model, tmp_path):
+    other = tmp_path / "notes.lock"
+    other.write_text("something else")
+    options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
+    assert run(*options, "--ledger", tmp_path / "notes")[0] == 0
+    assert other.read_text() == "something else"
 
 
 def test_a_nonce_is_noted_before_the_law_gets_out(run, key, model, tmp_path, monkeypatch):
