@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import tyro
 
-from polar.block import make_code
+from polar.block import CIRCLE, PoolCode, make_code
 from polar.channel import Settings, open_channel
 from polar.decoding import decode
 from polar.embedding import embed_with_retries
@@ -36,6 +36,8 @@ from wm_env.lm.text import token_bytes
 
 KEY = Key(b"drift between stacks, no secret!")
 BATCH = 25
+ANGLES = 64
+"""Turns of the circle over which the words of a block are averaged."""
 ROWS, OTHER_ROWS = 64, 24
 
 
@@ -147,24 +149,27 @@ def compare(reference: Made, other: Made, options: Options) -> list[Drift]:
 
 
 def decoded(sent: Pool, rebuilt: Pool, budget: float) -> tuple[float, float, float]:
-    """Shares of right, wrong and unread words when a candidate of `sent` is read by who rebuilt another pool."""
+    """Shares of right, wrong and unread words when a block of `sent` is read by who rebuilt another pool."""
     written, read = (make_code(pool, budget) for pool in (sent, rebuilt))
-    words = {text: int(word) for text, word in zip(sent.text, words_of(written), strict=True)}
-    theirs = {text: int(word) for text, word in zip(rebuilt.text, words_of(read), strict=True)}
     right = wrong = 0.0
-    for text, mass in zip(sent.text, sent.cover, strict=True):
-        if text in theirs:
-            same = written.bits == read.bits and words[text] == theirs[text]
-            right, wrong = (right + mass, wrong) if same else (right, wrong + mass)
+    for angle in range(0, CIRCLE, CIRCLE // ANGLES):
+        for word in range(1 << written.bits):
+            members = list(written.groups[written.group_at(word, angle)])
+            mass = sent.cover[members] / sent.cover[members].sum() / (ANGLES << written.bits)
+            for candidate, share in zip(members, mass, strict=True):
+                found = word_of(rebuilt, read, sent.text[candidate], angle)
+                if found is not None:
+                    same = written.bits == read.bits and found == word
+                    right, wrong = (right + share, wrong) if same else (right, wrong + share)
     return right, wrong, max(0.0, 1 - right - wrong)
 
 
-def words_of(code: Any) -> list[int]:
-    words = [0] * sum(map(len, code.groups))
-    for group, word in zip(code.groups, code.word, strict=True):
-        for candidate in group:
-            words[candidate] = int(word)
-    return words
+def word_of(pool: Pool, code: PoolCode, text: bytes, angle: int) -> int | None:
+    """What a block of a text is read as, None if it is none of the pool's or stands for no word."""
+    for number, group in enumerate(code.groups):
+        if text in [pool.text[candidate] for candidate in group]:
+            return code.word_in(number, angle)
+    return None
 
 
 def near_ties(pools: list[Pool]) -> tuple[int, int]:

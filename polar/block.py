@@ -4,17 +4,19 @@ A sampled pool is Q independent draws from the untruncated model with keyed rand
 of its share of the draws, which averaged over the key is the model's own law. So a code whose induced law is the
 pool's is exact against the model.
 
-In every block the candidates are divided into 2^l words of equal mass, as the planner's coded objective does it: the
-best partition (`wm_env.limits`), with l the largest number of bits whose words all have exactly 2^-l. Then the l
-message bits choose the word, keyed randomness the candidate in it, the law is the pool's, and there are no errors. Of a
-top pool no partition is that even: there l is the largest number of bits whose partition is within the allowed total
-variation of the pool's law.
+In every block the candidates lie on a circle, side by side, each as long as it is likely. The 2^l words are points at
+equal distances, and the key turns them by a random angle: the message chooses the point, and the point lies in a
+candidate. Whatever the message, a candidate is hit as often as it is likely. No two points meet in one that is at most
+2^-l long, so l bits pass without error whenever l <= H_min, which is the one-shot limit with shared key
+(`wm_env.limits`); a partition into equal words, which needs no angle, rarely exists. Of a top pool the candidates above
+2^-l are cut down to it, at the least total variation 1 - U that makes room for l bits, if that is allowed.
 
 **Text, not tokens.** Candidates are byte strings. Those that are prefixes of each other cannot be told apart by a
 reader of the text, so they are one group: the message chooses among groups, keyed randomness the member.
 """
 
-from collections.abc import Callable, Generator
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,11 +25,13 @@ import numpy as np
 from polar.arithmetic import NoMessageError, Reader, Side
 from polar.secrets import KeyStream, MessageKeys
 from polar.stream import Tokens
-from wm_env.limits import best_partition, shared_key_success
+from wm_env.limits import shared_key_success
 from wm_env.tree import Floats, Ints
 
+CIRCLE = 1 << 52
+"""Length of the circle; probabilities are whole numbers of its units."""
 _ROUNDING = 1e-9
-"""Shares of draws are fractions, which float64 rounds: a partition is even to within this, or far from it."""
+"""Shares of draws are fractions, which float64 rounds: they fit to within this, or are far from it."""
 
 
 class CandidatePool(Protocol):
@@ -51,20 +55,31 @@ class CandidatePool(Protocol):
 
 
 @dataclass(frozen=True)
-class BlockCode:
+class PoolCode:
     """How a pool carries bits.
 
     Attributes:
         bits: l, message bits of the block.
         groups: candidates that continue one another, in the order of their first byte strings.
-        word: the l-bit word of every group, shape (groups,).
-        tv: total variation between the law with a uniform message and the pool's, in [0, 1].
+        end: where every group ends on the circle, rising to `CIRCLE`; none is longer than CIRCLE / 2^l if l > 0.
+        tv: total variation between the law of the code and the pool's, in [0, 1].
     """
 
     bits: int
     groups: tuple[tuple[int, ...], ...]
-    word: Ints
+    end: tuple[int, ...]
     tv: float
+
+    def group_at(self, word: int, angle: int) -> int:
+        """The number of the group that holds the point of `word`, in [0, 2^l), turned by `angle`, in [0, CIRCLE)."""
+        return bisect_right(self.end, (word * (CIRCLE >> self.bits) + angle) % CIRCLE)
+
+    def word_in(self, group: int, angle: int) -> int | None:
+        """The word whose point lies in a group, None if none does."""
+        start = self.end[group - 1] if group else 0
+        step = CIRCLE >> self.bits
+        word = -((angle - start) // step) % (1 << self.bits)
+        return word if self.group_at(word, angle) == group else None
 
 
 Walk = Generator[Tokens, CandidatePool, Tokens]
@@ -82,14 +97,14 @@ def walk(keys: MessageKeys, side: Side, tv_budget: float, watch: Watch | None = 
         MessageTooLongError, NoEntropyError: from the sender.
         NoMessageError: from the receiver.
     """
-    members = keys.stream("members")
+    angles, members = keys.stream("angles"), keys.stream("members")
     tokens: Tokens = ()
     while not side.done:
         pool = yield tokens
         code = make_code(pool, tv_budget)
-        word = side.choose([1] * (1 << code.bits), _reader(pool, code))
-        chosen = [x for group, bits in zip(code.groups, code.word, strict=True) if bits == word for x in group]
-        candidate = _draw(pool.cover, chosen, members)
+        angle = angles.below(CIRCLE)
+        word = side.choose([1] * (1 << code.bits), _reader(pool, code, angle))
+        candidate = _draw(pool.cover, code.groups[code.group_at(word, angle)], members)
         side.put(pool.text[candidate])
         if watch is not None:
             watch(pool, candidate)
@@ -98,17 +113,25 @@ def walk(keys: MessageKeys, side: Side, tv_budget: float, watch: Watch | None = 
     return tokens
 
 
-def make_code(pool: CandidatePool, tv_budget: float) -> BlockCode:
+def make_code(pool: CandidatePool, tv_budget: float) -> PoolCode:
     """The code with the most bits whose total variation from the pool's law is at most `tv_budget`."""
     groups = prefix_groups(pool.text)
     mass = np.array([pool.cover[list(group)].sum() for group in groups])
-    for bits in range(len(groups).bit_length() - 1, 0, -1):
-        if 1 - shared_key_success(mass, bits) > tv_budget + _ROUNDING:
-            continue  # no partition is better than that, and most need not be searched for
-        words, value = best_partition(mass, bits, nodes=0)
-        if 1 - value <= tv_budget + _ROUNDING:
-            return BlockCode(bits, groups, words, 1 - value if 1 - value > _ROUNDING else 0.0)
-    return BlockCode(0, groups, np.zeros(len(groups), dtype=np.int64), 0.0)
+    lost = {bits: 1 - float(shared_key_success(mass, bits)) for bits in range(1, len(groups).bit_length())}
+    bits = max((bits for bits, tv in lost.items() if tv <= tv_budget + _ROUNDING), default=0)
+    tv = lost.get(bits, 0.0)
+    end = _cut_down(mass, CIRCLE >> bits).cumsum()
+    return PoolCode(bits, groups, tuple(end.tolist()), tv if tv > _ROUNDING else 0.0)
+
+
+def _cut_down(mass: Floats, most: int) -> Ints:
+    """Lengths on the circle in proportion to `mass`, but at most `most` each, the fullest filled up first."""
+    edges = np.round(mass.cumsum() / mass.sum() * CIRCLE).astype(np.int64)
+    length: Ints = np.minimum(np.diff(edges, prepend=0), most)
+    fullest = np.argsort(-length, kind="stable")
+    room = most - length[fullest]
+    length[fullest] += np.clip(CIRCLE - length.sum() - (room.cumsum() - room), 0, room)
+    return length
 
 
 def prefix_groups(texts: tuple[bytes, ...]) -> tuple[tuple[int, ...], ...]:
@@ -122,19 +145,19 @@ def prefix_groups(texts: tuple[bytes, ...]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(group) for group in groups)
 
 
-def _reader(pool: CandidatePool, code: BlockCode) -> Reader:
+def _reader(pool: CandidatePool, code: PoolCode, angle: int) -> Reader:
     def read(text: bytes, position: int) -> int | None:
-        for group, word in zip(code.groups, code.word, strict=True):
+        for number, group in enumerate(code.groups):
             if text.startswith(pool.text[group[0]], position):
-                return int(word)
+                return code.word_in(number, angle)
         return None
 
     return read
 
 
-def _draw(cover: Floats, candidates: list[int], draws: KeyStream) -> int:
+def _draw(cover: Floats, candidates: Sequence[int], draws: KeyStream) -> int:
     """One of the candidates, in proportion to the cover, to within 2^-52 of it."""
-    weights = [int(weight) for weight in np.round(cover[candidates] * 2.0**52)]
+    weights = [int(weight) for weight in np.round(cover[list(candidates)] * 2.0**52)]
     if not any(weights):
         raise NoMessageError("the text holds a block without a probability")
     point = draws.below(sum(weights))

@@ -37,7 +37,7 @@ LawRecords = dict[Tokens, dict[int, int]]
 PoolRecords = dict[Tokens, CandidatePool]
 """The pool after some tokens."""
 
-RECORD_FORMAT = FileFormat(kind="covert-watermark text law", version=2)
+RECORD_FORMAT = FileFormat(kind="covert-watermark text law", version=3)
 
 
 class WatchedLaw:

@@ -9,10 +9,11 @@ from tables import answer
 
 from agents.coded_planner import plan_coded
 from polar.arithmetic import NoMessageError, Receiver, Sender
-from polar.block import make_code, prefix_groups, walk
+from polar.block import CIRCLE, make_code, prefix_groups, walk
+from polar.codec import code_channel
+from polar.construction import BlockCode
 from polar.records import RecordedPool
 from polar.secrets import Key, MessageKeys
-from wm_env.coded import word_channel
 from wm_env.tree import StateTree, TreeBlock, TreeMeta
 
 KEY = Key(bytes(range(32)))
@@ -46,17 +47,13 @@ def test_groups_are_the_strings_that_continue_one_another(texts):
 
 
 @given(st.lists(st.sampled_from([bytes([97 + number]) for number in range(20)]), min_size=16, max_size=16))
-def test_a_sampled_pool_gets_words_of_equal_mass(draws):
+def test_a_sampled_pool_carries_its_min_entropy_and_keeps_its_shares(draws):
     pool = pool_of_draws(draws)
     code = make_code(pool, 0.0)
-    mass = [Fraction()] * 2**code.bits
-    for group, word in zip(code.groups, code.word, strict=True):
-        for number in group:
-            mass[word] += Fraction(draws.count(pool.text[number]), 16)
-    assert set(mass) == {Fraction(1, 2**code.bits)}
+    for group, start, end in zip(code.groups, (0, *code.end[:-1]), code.end, strict=True):
+        assert Fraction(end - start, CIRCLE) == Fraction(sum(draws.count(pool.text[number]) for number in group), 16)
     assert code.tv == 0
-    h_min = -np.log2(max(draws.count(text) for text in draws) / 16)
-    assert code.bits <= h_min + 1e-9
+    assert code.bits == int(-np.log2(max(draws.count(text) for text in draws) / 16) + 1e-9)
 
 
 def test_different_draws_carry_log2_q_bits():
@@ -64,17 +61,47 @@ def test_different_draws_carry_log2_q_bits():
     assert make_code(pool, 0.0).bits == 6
     assert make_code(pool_of_draws([b"a"] * 64), 0.0).bits == 0
     assert make_code(pool_of_draws([b"a", b"a", *(bytes([number]) for number in range(62))]), 0.0).bits == 5
+    # No 63 equal shares can be divided into two equal words; turned by the key they still carry five bits.
+    assert make_code(pool_of_draws([bytes([number]) for number in range(63)]), 0.0).bits == 5
+
+
+@given(
+    cover=st.lists(st.floats(0.001, 1.0), min_size=2, max_size=20),
+    budget=st.sampled_from([0.0, 0.01, 0.1]),
+    angle=st.integers(0, CIRCLE - 1),
+)
+def test_every_word_is_read_from_the_group_that_it_chose(cover, budget, angle):
+    pool = pool_of([bytes([number]) for number in range(len(cover))], np.array(cover) / sum(cover))
+    code = make_code(pool, budget)
+    chosen = [code.group_at(word, angle) for word in range(2**code.bits)]
+    assert [code.word_in(group, angle) for group in chosen] == list(range(2**code.bits))
+    silent = set(range(len(code.groups))) - set(chosen)
+    assert all(code.word_in(group, angle) is None for group in silent)
+    # At the ends of all groups too, where rounding would show.
+    for end in code.end:
+        for near in (end - 1, end % CIRCLE):
+            assert code.word_in(code.group_at(0, near), near) == 0
 
 
 def induced(pool, tv_budget):
-    """P(x) for uniform words, as the scheme draws, by loops."""
+    """P(x) for any word, as the scheme draws it at a uniform angle: the share of the circle, by Fractions."""
     code = make_code(pool, tv_budget)
     law = np.zeros(len(pool.text))
-    for word in range(2**code.bits):
-        members = [x for group, bits in zip(code.groups, code.word, strict=True) if bits == word for x in group]
-        for x in members:
-            law[x] += 2.0**-code.bits * pool.cover[x] / pool.cover[members].sum()
+    for group, start, end in zip(code.groups, (0, *code.end[:-1]), code.end, strict=True):
+        for x in group:
+            law[x] = float(Fraction(end - start, CIRCLE)) * pool.cover[x] / pool.cover[list(group)].sum()
     return code, law
+
+
+def test_turned_by_all_angles_every_word_has_the_shares_of_the_circle():
+    pool = pool_of([bytes([number]) for number in range(5)], [0.1, 0.3, 0.15, 0.25, 0.2])
+    code = make_code(pool, 0.2)
+    assert code.bits == 2
+    steps = 4096
+    for word in range(4):
+        angles = (np.arange(steps) * (CIRCLE // steps) + 12345).tolist()
+        seen = np.bincount([code.group_at(word, angle) for angle in angles], minlength=5) / steps
+        assert np.allclose(seen, np.diff(code.end, prepend=0) / CIRCLE, atol=1 / steps)
 
 
 @pytest.mark.parametrize("budget", [0.002, 0.02, 0.1])
@@ -86,13 +113,17 @@ def test_the_code_of_a_top_pool_keeps_the_budget(budget):
         tv = abs(law - cover).sum() / 2
         assert tv == pytest.approx(code.tv, abs=1e-9)
         assert tv <= budget + 1e-9
+        # U is what any code with shared key reaches, and the next length would cost more than the budget.
+        assert code.tv == pytest.approx(sum(max(p - 0.5**code.bits, 0) for p in cover), abs=1e-9)
+        longer = sum(max(p - 0.5 ** (code.bits + 1), 0) for p in cover)
+        assert longer > budget or 2 ** (code.bits + 1) > 24
     assert make_code(pool_of([b"a", b"b"], [0.6, 0.4]), 0.05).bits == 0
     assert make_code(pool_of([b"a", b"b"], [0.6, 0.4]), 0.11).bits == 1
 
 
-def test_the_law_is_the_planner_s_coded_law():
-    """One state, a sampled pool: P(x | word) of the coded planner at budget 0 is what this scheme draws from."""
-    draws = [bytes([97 + number]) for number in (0, 0, 1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)]
+def test_it_delivers_what_the_planner_s_coded_law_does_with_the_most_dither():
+    """One state, a sampled pool, four words: at budget 0 neither errs; without shared key the planner's law would."""
+    draws = [bytes([97 + number]) for number in (0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4)]
     pool = pool_of_draws(draws)
     code = make_code(pool, 0.0)
     assert code.bits == 2
@@ -102,18 +133,17 @@ def test_the_law_is_the_planner_s_coded_law():
         log2_prob=pool.log2_prob[None],
         symbol=np.arange(count)[None],
         child=np.full((1, count), -1),
-        tokens=np.arange(count)[None, :, None].repeat(4, 2),
+        tokens=np.arange(count)[None, :, None].repeat(8, 2),
         retained=np.ones(1),
         exact=np.zeros(1, dtype=bool),
         text=(pool.text,),
     )
-    meta = TreeMeta("synthetic", "", "", block_length=4, candidates=count, temperature=1.0, pool="synthetic")
+    meta = TreeMeta("synthetic", "", "", block_length=8, candidates=count, temperature=1.0, pool="synthetic")
     planned = plan_coded(StateTree((tree_block,), np.ones(1), ("",), meta), message_bits=2, epsilon=0.0).law
-    channel = word_channel(planned.blocks[0], 4, planned.message_sets[0])[0].numpy()
-    mine = np.zeros((4, count))
-    for group, word in zip(code.groups, code.word, strict=True):
-        mine[word, list(group)] = 4 * pool.cover[list(group)]
-    assert np.allclose(sorted(map(tuple, channel)), sorted(map(tuple, mine)), atol=1e-12)
+    for dither_bits, right in ((0, 14 / 16), (4, 1.0)):
+        polar = BlockCode(8, planned.message_sets[0], dither_bits=dither_bits)
+        channel = code_channel(planned.blocks[0], polar)[0].numpy()
+        assert channel.max(0).sum() / channel.shape[0] / channel.shape[1] == pytest.approx(right, abs=1e-9)
 
 
 def test_averaged_over_keys_the_law_is_the_model_s():

@@ -8,7 +8,7 @@ import numpy as np
 from polar.adaptive import Decoded, decode_states
 from polar.decoders import decision_table, label_evidence, observations, observe, word_evidence
 from polar.live.session import Session
-from polar.live.texts import Continuation, KeyedPools, word_of_candidates
+from polar.live.texts import Continuation, KeyedPools
 from polar.matching import Branch, Reading, read_text
 from wm_env.lm.partial import Context
 from wm_env.tree import Floats, Ints, StateTree
@@ -110,17 +110,21 @@ def read_keyed_text(session: Session, sent: Continuation, context: Context, pool
     """Decode a text of keyed pools; the receiver has model, prompt and key, and follows the text from pool to pool."""
 
     def branches(at: Context) -> list[Branch[Context]]:
-        pool, _ = pools.pool(at)
-        return [(pool.text[x], x, at + tuple(tokens)) for x, tokens in enumerate(pool.tokens.tolist())]
+        keyed = pools.pool(at)
+        blocks = zip(keyed.candidates.text, keyed.candidates.tokens.tolist(), strict=True)
+        return [
+            (text, x, at + tuple(tokens)) for x, (text, tokens) in enumerate(blocks) if keyed.word_of(x) is not None
+        ]
 
     readings, matched = read_text(sent.text, [context], branches, session.writer.blocks)
     likeliest = max(
-        readings, key=lambda path: sum(pools.pool(at)[0].log2_prob[candidate] for at, candidate in path), default=()
+        readings,
+        key=lambda path: sum(pools.pool(at).candidates.log2_prob[candidate] for at, candidate in path),
+        default=(),
     )
-    codes = [(pools.pool(at)[1], candidate) for at, candidate in likeliest]
-    unread = (0,) * (session.writer.blocks - len(codes))
-    words = *(int(word_of_candidates(code)[candidate]) for code, candidate in codes), *unread
-    lengths = *(code.bits for code, _ in codes), *unread
-    cuts = {tuple(pools.pool(at)[0].text[x] for at, x in path) for path in readings}
+    unread = (0,) * (session.writer.blocks - len(likeliest))
+    words = *(pools.pool(at).word_of(candidate) or 0 for at, candidate in likeliest), *unread
+    lengths = *(pools.pool(at).code.bits for at, _ in likeliest), *unread
+    cuts = {tuple(pools.pool(at).candidates.text[x] for at, x in path) for path in readings}
     who = "text", "path"
     return Received({who: words}, {who: lengths}, matched, len(cuts))

@@ -21,11 +21,8 @@ import torch
 from torch import Tensor
 
 from polar.adaptive import AdaptiveCode, send
-from polar.block import BlockCode as PoolCode
-from polar.block import make_code
-from polar.codec import encode
-from polar.construction import BlockCode
-from wm_env.law import BlockLaw, JointLaw
+from polar.block import CIRCLE, PoolCode, make_code
+from wm_env.law import JointLaw
 from wm_env.lm.candidates import Pool, inverse_cdf, make_pools
 from wm_env.lm.llada import MaskedLM
 from wm_env.lm.partial import Context
@@ -203,22 +200,44 @@ def _drawn(uniform: float, law: Tensor) -> int:
     return int(inverse_cdf(law, torch.tensor([uniform], dtype=law.dtype, device=law.device)))
 
 
+@dataclass(frozen=True)
+class KeyedPool:
+    """A pool as both ends have it.
+
+    Attributes:
+        candidates: keyed draws from the model.
+        code: of these draws.
+        angle: by which the key turns the words.
+    """
+
+    candidates: Pool
+    code: PoolCode
+    angle: int
+
+    def word_of(self, candidate: int) -> int | None:
+        """The message that a candidate stands for, None if it stands for none."""
+        group = next(number for number, members in enumerate(self.code.groups) if candidate in members)
+        return self.code.word_in(group, self.angle)
+
+
 class KeyedPools:
-    """The pools of one text along the contexts that a sender or a reader asks for, with the code of each.
+    """The pools of one text along the contexts that a sender or a reader asks for.
 
     Both ends have model, prompt and key, so both get the same; asking twice costs nothing.
 
     Attributes:
-        pool: token ids of the context -> candidates and code.
+        pool: token ids of the context -> pool.
     """
 
     def __init__(self, writer: Writer, draws: int, key: bytes) -> None:
         """`draws` is Q; the key belongs to this text alone."""
         settings = PoolSettings("sampled", writer.block_length, draws, writer.temperature, draws, draws, key)
 
-        def make(context: Context) -> tuple[Pool, PoolCode]:
+        def make(context: Context) -> KeyedPool:
             pool = make_pools(writer.lm, writer.vocabulary, np.array([context], dtype=np.int64), settings)[0]
-            return pool, make_code(pool, 0.0)
+            # Random enough for an evaluation; `polar.block` takes it from a cipher.
+            angle = int(np.random.default_rng([*key, *context]).integers(CIRCLE))
+            return KeyedPool(pool, make_code(pool, 0.0), angle)
 
         self.pool = lru_cache(maxsize=None)(make)
 
@@ -233,41 +252,15 @@ def keyed_text(
     strings, messages, lengths, start = [], [], [], context
     tokens: list[int] = []
     for _ in range(writer.blocks):
-        pool, code = pools.pool(context)
-        message = int(rng.integers(1 << code.bits))
-        positions = tuple(range(writer.block_length - code.bits, writer.block_length))
-        state = np.zeros(1, dtype=np.int64)
-        sent = encode(
-            pool_law(pool, code), BlockCode(writer.block_length, positions), state, np.array([message]), state, rng
-        )
-        candidate = int(sent.candidate[0])
+        keyed = pools.pool(context)
+        pool, bits = keyed.candidates, keyed.code.bits
+        message = int(rng.integers(1 << bits))
+        members = np.array(keyed.code.groups[keyed.code.group_at(message, keyed.angle)])
+        candidate = int(rng.choice(members, p=pool.cover[members] / pool.cover[members].sum()))
         strings.append(pool.text[candidate])
         messages.append(message)
-        lengths.append(code.bits)
+        lengths.append(bits)
         block = pool.tokens[candidate].tolist()
         tokens += block
         context += tuple(block)
     return Continuation("keyed", prompt, tuple(strings), *writer.score(start, tokens), tuple(messages), tuple(lengths))
-
-
-def pool_law(pool: Pool, code: PoolCode) -> BlockLaw:
-    """The law of one state that the code of its pool is: label w is word w, and draws among its candidates."""
-    cover = torch.from_numpy(pool.cover)
-    words = torch.from_numpy(word_of_candidates(code))
-    label = torch.arange(1 << code.bits)
-    within = (words == label[:, None]) * cover
-    return BlockLaw(
-        state_probs=torch.ones(1, dtype=torch.float64),
-        cover=cover[None],
-        symbol=torch.arange(len(cover))[None],
-        p_label=torch.full((1, len(label)), 2.0**-code.bits, dtype=torch.float64),
-        p_candidate=(within / within.sum(1, keepdim=True))[None],
-    )
-
-
-def word_of_candidates(code: PoolCode) -> Ints:
-    """The word of every candidate, shape (q,)."""
-    words = np.zeros(sum(map(len, code.groups)), dtype=np.int64)
-    for group, word in zip(code.groups, code.word, strict=True):
-        words[list(group)] = word
-    return words
