@@ -13,7 +13,7 @@ from polar.channel import Channel, open_channel
 from polar.decoding import Decoded, decode_parallel, decode_with_law
 from polar.embedding import Embedded, embed_with_retries
 from polar.framing import BitString, Message, overhead_bits, payload_bits
-from polar.options import Decode, Embed, Model
+from polar.options import FIRST_NONCES, Decode, Embed, Model
 from polar.progress import progress
 from polar.records import load_text_law, save_text_law
 from polar.secrets import Key, NonceLedger, open_ledger
@@ -47,6 +47,8 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
             save_text_law(sent.law, options.law)
             _tell(f"{options.law}: the law of the text, fingerprint {sent.law.fingerprint[:16]}")
         _tell(_summary(sent))
+        if sent.nonce >= FIRST_NONCES:
+            _tell(_nonce_to_tell(options, sent.nonce))
         if sent.law is not None:
             _tell(f"written with {stack_of(channel.source.lm)}: a receiver without a law file needs the same")
         write_output(sent.text.encode(), newline=True)
@@ -113,6 +115,12 @@ def _summary(sent: Embedded) -> str:
     )
 
 
+def _nonce_to_tell(options: Embed, nonce: int) -> str:
+    """One line for the sender of a text whose nonce the receiver does not try by itself."""
+    otherwise = "" if options.law is None else " or the law file"
+    return f"decode tries nonces 0 to {FIRST_NONCES - 1} by itself: the receiver needs --nonce {nonce}{otherwise}"
+
+
 def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
     """Print the message of a text; False if there is none.
 
@@ -168,8 +176,9 @@ def _what_must_agree(options: Decode) -> str:
         return "the key and every byte of the text must be the sender's; the law file says all else"
     tried = options.nonces()
     nonces = f"{tried[0]}" if len(tried) == 1 else f"{tried[0]} to {tried[-1]}"
+    others = "" if options.nonce is not None else "; --nonce N or --search COUNT tries others"
     settings = options.settings
-    known = f"key, nonce (tried: {nonces}), scheme ({settings.scheme}) and every byte of the text"
+    known = f"key, nonce (tried: {nonces}{others}), scheme ({settings.scheme}) and every byte of the text"
     if settings.scheme == "parallel":
         return f"{known} must be the sender's, and so must the tokenizer ({options.model.model}) and all other settings"
     return (

@@ -13,6 +13,9 @@ from polar.settings import Limits, Settings
 from wm_env.files import check_output, encoded, link_target, read_file, read_text
 from wm_env.help import paragraph_help
 
+FIRST_NONCES = 16
+"""Nonces that `decode` tries if it is told nothing: 0 to 15."""
+
 MOST_NONCES = 1_000_000
 """More than anyone has the time to try."""
 
@@ -71,7 +74,8 @@ class Embed:
     message_bits: str | None = None
     """The message as zeros and ones."""
     nonce: int | None = None
-    """Number of the message under this key; by default the first that the ledger does not have."""
+    """Number of the message under this key; by default the first that the ledger does not have. From 16 on the receiver
+    has to be told."""
     allow_nonce_reuse: bool = False
     """Use a nonce again. Whoever sees both texts can learn how the messages differ."""
     ledger: Path | None = None
@@ -170,7 +174,7 @@ class Decode:
         """The nonce that was given, or the first few."""
         if self.nonce is not None:
             return range(self.nonce, self.nonce + 1)
-        return range(16 if self.search is None else self.search)
+        return range(FIRST_NONCES if self.search is None else self.search)
 
     def read_prompt(self) -> str | None:
         """The prompt; None if none was given and the text is read without a model, where it only helps to recognise it

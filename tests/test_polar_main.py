@@ -98,6 +98,30 @@ def test_nonces_are_counted_and_not_reused(run, key, model):
     assert ledger["used"] == [0, 1, 7]
 
 
+def test_a_nonce_that_the_receiver_does_not_try_is_told(run, key, model, tmp_path):
+    """Both ends do without --nonce for the first 16 messages of a key; for the 17th they are told what to do."""
+    options = ("--key", key, "--model", model, "--prompt", "a")
+    embed, text = ("embed", *options, "--message", "x"), tmp_path / "text"
+    key.with_name(key.name + ".nonces").write_text(
+        json.dumps({"kind": "covert-watermark nonces 1", "used": [*range(15)]})
+    )
+    code, out, err = run(*embed)
+    assert "nonce 15:" in err
+    assert "--nonce" not in err
+    text.write_bytes(out)
+    assert run("decode", *options, text)[:2] == (0, b"x")
+    code, out, err = run(*embed)
+    assert "nonce 16:" in err
+    assert "the receiver needs --nonce 16\n" in err
+    text.write_bytes(out)
+    code, _, err = run("decode", *options, text)
+    assert code == 3
+    assert "--search" in err
+    for enough in (("--nonce", 16), ("--search", 17)):
+        assert run("decode", *options, *enough, text)[:2] == (0, b"x")
+    assert "needs --nonce 17 or the law file" in run(*embed, "--law", tmp_path / "law.safetensors")[2]
+
+
 def test_an_interrupted_embed_uses_no_nonce(run, key, model, monkeypatch):
     options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
 
@@ -350,7 +374,17 @@ def test_bytes_that_are_no_plain_text_stay_off_a_terminal(monkeypatch, capfdbina
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ((), ["key", "nonce (tried: 0 to 15)", "prompt", "scheme (stream)", "temperature (1)", "other settings"]),
+        (
+            (),
+            [
+                "key",
+                "nonce (tried: 0 to 15; --nonce N or --search",
+                "prompt",
+                "scheme (stream)",
+                "temperature (1)",
+                "other settings",
+            ],
+        ),
         (("--nonce", 7, "--temperature", 2.5), ["nonce (tried: 7)", "temperature (2.5)"]),
         (("--scheme", "block", "--candidates", 4, "--block-length", 2), ["scheme (block)", "all other settings"]),
         (("--scheme", "parallel"), ["scheme (parallel)", "tokenizer", "all other settings"]),
