@@ -9,7 +9,7 @@ from torch import Tensor
 from polar.keys import KeySchedule
 from wm_env.coded import label_bits
 from wm_env.information import entropy
-from wm_env.law import BlockLaw, symbol_label_probs
+from wm_env.law import BlockLaw, JointLaw, symbol_label_probs
 
 _RESOLUTION = 12
 """Decimals to which entropies are compared, so that rounding noise does not choose the positions."""
@@ -81,6 +81,12 @@ def chain_entropies(law: BlockLaw, block_length: int) -> ChainEntropies:
         given_output=conditional_chain(symbol_label_probs(law), block_length),
         free=block_length - label_bits(law.labels),
     )
+
+
+def message_room(law: JointLaw) -> int:
+    """The most message bits that every block of a law can carry: free positions of V, or those of its message sets."""
+    room = [label_bits(block.labels) for block in law.blocks]
+    return min(room + [len(positions) for positions in law.message_sets or ()])
 
 
 def threshold_set(entropies: ChainEntropies, t_epsilon: float, t_delta: float) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """The results of an evaluation: results.json, and plain tables for a terminal."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -73,12 +74,29 @@ def law_fingerprint(law: JointLaw) -> str:
 
 
 def live_results(folder: Path, law: JointLaw) -> dict[str, Any] | None:
-    """What an evaluation with the language model found for this law, if live.json in `folder` is of it; else None."""
-    try:
-        content = read_json(folder / "live.json")
-    except (OSError, ValueError):
+    """What an evaluation with the language model found for this law; None if `folder` has no live.json, or another's.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is damaged.
+    """
+    content = stored_results(folder / "live.json")
+    return content if content is not None and content.get("law") == law_fingerprint(law) else None
+
+
+def stored_results(path: Path) -> dict[str, Any] | None:
+    """The content of the results.json or live.json of an evaluation; None if there is no such file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is damaged.
+    """
+    if not os.path.lexists(path):
         return None
-    return content if content.get("law") == law_fingerprint(law) else None
+    try:
+        return read_json(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; remove it, or choose another --out") from None
 
 
 def limit_rows(message_bits: int, limit: Limit, block_length: int) -> list[dict[str, Any]]:

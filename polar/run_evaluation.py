@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from polar.adaptive import AdaptiveSettings, evaluate_adaptive
-from polar.construction import chain_entropies, threshold_set
+from polar.construction import chain_entropies, message_room, threshold_set
 from polar.covertness import average_entropy, retained_mass
 from polar.decoders import Decoder, Knowledge
 from polar.evaluation import EvaluationSettings, evaluate
@@ -25,7 +25,6 @@ from polar.report import (
     results,
     variation_table,
 )
-from wm_env.coded import label_bits
 from wm_env.files import check_seed, check_writable, read_json, write_json
 from wm_env.information import measure, text_total_variation
 from wm_env.law import JointLaw, load_law
@@ -97,7 +96,7 @@ def evaluate_run(run: Path, out: Path, request: Request) -> None:
     Raises:
         FileNotFoundError: no such run, or no tree or law in it.
         ValueError: a damaged file, a law of another tree, or a request that the law cannot meet.
-        OSError: `out` cannot be written.
+        OSError: `out` cannot be written, or its live.json cannot be read.
     """
     tree, law = load_run(run)
     if not request.message_bits and lengths_follow_state(run):
@@ -107,11 +106,12 @@ def evaluate_run(run: Path, out: Path, request: Request) -> None:
     settings = resolve(law, request)
     adaptive = AdaptiveSettings(request.auto_error, request.auto_variation, request.transmissions, request.seed)
     check_writable(out, "choose another --out")
+    live = live_results(out, law)
     print(describe(tree, law))
     points = evaluate(tree, law, settings)
     adapted = evaluate_adaptive(tree, law, adaptive) if "auto" in request.message_bits else None
     limits = {bits: tree_limit(tree, bits) for bits in settings.message_bits}
-    write_json(out / "results.json", results(tree, law, points, limits, adapted, live_results(out, law)))
+    write_json(out / "results.json", results(tree, law, points, limits, adapted, live))
     save_figure(ber_figure(points, limits, law.block_length, adapted), out / "ber.png")
     save_figure(variation_figure(points, law.block_length), out / "tv.png")
     print(f"\nWhat the columns mean\n{LEGEND}")
@@ -135,9 +135,7 @@ def resolve(law: JointLaw, request: Request) -> EvaluationSettings:
         ValueError: a message length below 1 or beyond the labels, a number of keys that is no power of two, a negative
             number of transmissions, or an empty list.
     """
-    room = min(label_bits(block.labels) for block in law.blocks)
-    if law.message_sets is not None:
-        room = min(room, *(len(positions) for positions in law.message_sets))
+    room = message_room(law)
     if room < 1:
         raise ValueError("this law carries no message bits: train it with more labels, or plan it with a larger budget")
     bits = [bits for bits in request.message_bits if bits != "auto"] or range(1, min(room, _DEFAULT_BITS) + 1)

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 from collections import defaultdict
 
@@ -15,6 +16,7 @@ from polar.construction import (
     design_code,
     frozen_order,
     length_set,
+    message_room,
     threshold_set,
 )
 from polar.keys import KeySchedule
@@ -113,3 +115,13 @@ def test_code_keeps_the_message_set_of_the_law():
     assert design_code(CHAINS, KeySchedule(2, 3), chosen=(3, 1, 2)).message_set == (3, 1)
     with pytest.raises(ValueError, match="made for at most 1"):
         design_code(CHAINS, KeySchedule(2, 2), chosen=(3,))
+
+
+def test_a_law_carries_what_its_smallest_block_and_message_set_leave():
+    tree = synthetic_tree(2, 2, 4, 4, 1.5, seed=1)
+    few, many = random_law(tree, 4, 0), random_law(tree, 16, 0)
+    assert (message_room(few), message_room(many)) == (2, 4)
+    mixed = dataclasses.replace(many, blocks=(many.blocks[0], few.blocks[1]))
+    assert message_room(mixed) == 2
+    assert message_room(dataclasses.replace(many, message_sets=((0, 1, 2), (3,)))) == 1
+    assert message_room(dataclasses.replace(few, message_sets=((3, 2, 1), (3, 1, 2)))) == 2

@@ -365,6 +365,24 @@ def test_requests_that_cannot_be_met(folder, run, capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("dtype", ["float33", "Tensor", ["float32"]])
+def test_a_tree_of_an_unknown_number_format_is_refused(folder, run, dtype):
+    tree, law = load_run(run)
+    tree = dataclasses.replace(tree, meta=dataclasses.replace(tree.meta, dtype=dtype))
+    with pytest.raises(ValueError, match=re.escape(f"here says that its model computed in {dtype!r}")):
+        open_session(tree, law, dataclasses.replace(REQUEST, model=str(folder)), "here")
+
+
+def test_results_that_cannot_take_the_live_figures_are_told_before_the_texts(folder, run, tmp_path, capsys):
+    (tmp_path / "results.json").write_text("{")
+    arguments = [str(run), "--live", "--texts", "2", "--model", str(folder), "--out", str(tmp_path)]
+    assert load_command().main(arguments) == 2
+    printed = capsys.readouterr()
+    assert str(tmp_path / "results.json") in printed.err
+    assert "canvases" not in printed.out
+    assert not (tmp_path / "live.json").exists()
+
+
 def test_what_was_finished_before_an_interrupt_counts(session, run, tmp_path, capsys):
     lm, calls = session.writer.lm, 0
 

@@ -15,6 +15,7 @@ from small_laws import random_law
 from polar.adaptive import AdaptiveSettings, evaluate_adaptive
 from polar.construction import chain_entropies, threshold_set
 from polar.keys import theorem_key_bits
+from polar.report import law_fingerprint, live_results
 from polar.run_evaluation import Request, lengths_follow_state, newest_run, resolve, with_threshold_sets
 from wm_env.law import save_law
 from wm_env.synthetic import synthetic_tree
@@ -133,6 +134,22 @@ def test_damaged_and_foreign_files_are_refused(run, refuse):
     assert "made for tree" in refuse(run)
     (run / "law.safetensors").unlink()
     assert "no such covert-watermark law file" in refuse(run)
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.write_text('{"law": '), lambda path: path.mkdir()])
+def test_live_results_that_cannot_be_read_are_not_left_out(run, refuse, spoil):
+    (run / "evaluation").mkdir()
+    spoil(run / "evaluation" / "live.json")
+    assert str(run / "evaluation" / "live.json") in refuse(run, "--transmissions", 0)
+    assert not (run / "evaluation" / "results.json").exists()
+
+
+def test_live_results_of_another_law_are_not_this_ones(run):
+    assert live_results(run, LAW) is None
+    found = {"law": law_fingerprint(LAW), "texts": 7}
+    (run / "live.json").write_text(json.dumps(found))
+    assert live_results(run, LAW) == found
+    assert live_results(run, random_law(TREE, 16, 2)) is None
 
 
 def test_unknown_decoders_are_refused_by_the_parser(run):

@@ -20,8 +20,9 @@ from polar.live.report import (
 from polar.live.rounds import Round, play
 from polar.live.session import LiveRequest, Session, estimate, open_session
 from polar.progress import progress
+from polar.report import stored_results
 from polar.run_evaluation import lengths_follow_state, load_run, with_threshold_sets
-from wm_env.files import check_writable, read_json, write_json
+from wm_env.files import check_writable, write_json
 
 
 def evaluate_live(run: Path, out: Path, request: LiveRequest) -> bool:
@@ -36,7 +37,7 @@ def evaluate_live(run: Path, out: Path, request: LiveRequest) -> bool:
     Raises:
         FileNotFoundError: no such run, or no tree or law in it.
         ValueError: a damaged file, another model than the tree's, or a request that cannot be met.
-        OSError: a folder cannot be written.
+        OSError: a folder cannot be written, or the results.json in `out` cannot be read.
         KeyboardInterrupt: before two texts were finished.
     """
     tree, law = load_run(run)
@@ -46,15 +47,16 @@ def evaluate_live(run: Path, out: Path, request: LiveRequest) -> bool:
         law = with_threshold_sets(law, *request.thresholds)
     session = open_session(tree, law, request, str(run))
     check_writable(out, "choose another --out")
+    stored_results(out / "results.json")  # what cannot be read is told before the texts, not after
     check_writable(run, "transmissions.jsonl and TensorBoard's events go there")
     tell_cost(session)
     rounds = play_until_interrupted(session)
     live = measure(session, rounds)
     found = results(session, rounds, live)
     write_json(out / "live.json", found)
-    add_to_results(out / "results.json", found)
     save_transmissions(session, rounds, run / "transmissions.jsonl")
     save_samples(session, rounds, run)
+    add_to_results(out / "results.json", found)
     print(f"\n{legend(session)}")
     print(
         f"\nA text of each kind, its blocks in brackets with the bits they carry\n{first_samples(session, rounds[0])}"
@@ -71,11 +73,14 @@ def evaluate_live(run: Path, out: Path, request: LiveRequest) -> bool:
 
 
 def add_to_results(path: Path, found: dict[str, Any]) -> None:
-    """Put the figures into the results.json of an exact evaluation of the same law, where there is one."""
-    if not path.is_file():
-        return
-    content = read_json(path)
-    if content.get("law") == found["law"]:
+    """Put the figures into the results.json of an exact evaluation of the same law, where there is one.
+
+    Raises:
+        OSError: the file cannot be read or written.
+        ValueError: it is damaged.
+    """
+    content = stored_results(path)
+    if content is not None and content.get("law") == found["law"]:
         write_json(path, {**content, "live": found})
 
 

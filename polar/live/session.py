@@ -8,12 +8,11 @@ import numpy as np
 import torch
 
 from polar.adaptive import AdaptiveCode, AdaptiveSettings, adapt_codes, fixed_code, induced_law
-from polar.construction import chain_entropies
+from polar.construction import chain_entropies, message_room
 from polar.decoders import Decoder, Knowledge
 from polar.evaluation import design_codes
 from polar.keys import KeySchedule
 from polar.live.texts import Writer
-from wm_env.coded import label_bits
 from wm_env.files import check_seed
 from wm_env.law import JointLaw
 from wm_env.lm.llada import MaskedLM
@@ -21,10 +20,8 @@ from wm_env.lm.load import load_lm
 from wm_env.lm.partial import Context
 from wm_env.lm.states import encode_prompts
 from wm_env.lm.text import token_bytes
+from wm_env.problem import MESSAGE_BITS
 from wm_env.tree import Floats, StateTree
-
-DEFAULT_BITS = 3
-"""l where the request leaves it open and the law carries that many."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class LiveRequest:
         texts: of every kind, at least 2.
         model: what `load_lm` takes.
         device: where the model runs.
-        message_bits: l per block of the run's law; None: `DEFAULT_BITS` or what the law carries; "auto": the most bits
+        message_bits: l per block of the run's law; None: `MESSAGE_BITS` or what the law carries; "auto": the most bits
             of every state that meet `adaptive`. The pools of the keyed texts have 2^l draws, l the largest.
         adaptive: how well a state must carry its message with "auto".
         thresholds: T_epsilon and T_delta in bits, which choose M* by the entropies instead of by length, or None.
@@ -99,7 +96,7 @@ def open_session(tree: StateTree, law: JointLaw, request: LiveRequest, name: str
         raise ValueError(f"--texts {request.texts}: at least 2 are needed")
     check_seed(request.seed)
     codes = _codes(law, request)
-    lm = load_lm(request.model, device=request.device, dtype=getattr(torch, tree.meta.dtype or "float32"))
+    lm = load_lm(request.model, device=request.device, dtype=_number_format(tree, name))
     meta, theirs = tree.meta, tree.meta.model_fingerprint[:12] or "none"
     if (lm.fingerprint, lm.tokenizer_fingerprint) != (meta.model_fingerprint, meta.tokenizer_fingerprint):
         raise ValueError(
@@ -110,6 +107,21 @@ def open_session(tree: StateTree, law: JointLaw, request: LiveRequest, name: str
     coded = [induced_law(code).numpy() for code in codes]
     contexts = encode_prompts(lm, tree.prompts, writer.blocks * writer.block_length)
     return Session(tree, law, writer, contexts, codes, coded, request)
+
+
+def _number_format(tree: StateTree, name: str) -> torch.dtype:
+    """What the model of the tree computed in.
+
+    Raises:
+        ValueError: that is nothing that models are loaded in.
+    """
+    formats = {"": torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16}
+    if tree.meta.dtype not in list(formats):
+        raise ValueError(
+            f"the tree of {name} says that its model computed in {tree.meta.dtype!r}, "
+            "which is neither float32 nor bfloat16: build it again"
+        )
+    return formats[tree.meta.dtype]
 
 
 def _codes(law: JointLaw, request: LiveRequest) -> list[AdaptiveCode]:
@@ -125,10 +137,8 @@ def _codes(law: JointLaw, request: LiveRequest) -> list[AdaptiveCode]:
 
 
 def _schedule(law: JointLaw, message_bits: int | None) -> KeySchedule:
-    room = min(label_bits(block.labels) for block in law.blocks)
-    if law.message_sets is not None:
-        room = min(room, *(len(positions) for positions in law.message_sets))
-    bits = min(DEFAULT_BITS, room) if message_bits is None else message_bits
+    room = message_room(law)
+    bits = min(MESSAGE_BITS, room) if message_bits is None else message_bits
     if not 1 <= bits <= room:
         raise ValueError(f"{bits} message bits per block: this law carries 1 to {room}")
     return KeySchedule(bits, bits)
