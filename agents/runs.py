@@ -2,9 +2,8 @@
 
 import itertools
 import platform
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -105,16 +104,26 @@ def locked(run: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def discarded_on_failure(run: RunFolder) -> Iterator[None]:
-    """Remove the folder if the context ends with an error or Ctrl-C while the run has neither checkpoint nor law.
+    """Remove a new run if the context ends with an error or Ctrl-C while it has neither checkpoint nor law.
 
-    What is left could be neither started again under its name nor be of use to anybody.
+    What is left could be neither started again under its name nor be of use to anybody. Only files of the run go, and
+    the folder if nothing else is in it: what somebody put there since stays.
     """
     try:
         yield
     except BaseException:
         if not run.checkpoint.exists() and not run.law.exists():
-            shutil.rmtree(run.path, ignore_errors=True)
+            _remove(run)
         raise
+
+
+def _remove(run: RunFolder) -> None:
+    for file in (run.config, run.tree, run.metrics, *run.path.glob("events.out.tfevents.*")):
+        if file.is_file():
+            file.unlink(missing_ok=True)
+    # It cannot go if it is a link, or if something else is in it.
+    with suppress(OSError):
+        run.path.rmdir()
 
 
 def read_config(run: RunFolder) -> dict[str, Any]:

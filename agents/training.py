@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ class Run:
         problem: the tree cut to size, with budget and discount.
         objective: what a block law is measured by.
         resume: go on from the checkpoint.
+        new: this process made the folder, so it may remove it.
     """
 
     folder: RunFolder
@@ -38,6 +40,7 @@ class Run:
     problem: Problem
     objective: Objective
     resume: bool
+    new: bool
 
 
 def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
@@ -58,10 +61,10 @@ def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
         raise ValueError(f"prompts={prompts}: split {settings.split!r} of this tree has 1 to {len(rows)}")
     settings = dataclasses.replace(settings, prompts=prompts, candidates=candidates)
     tree = subset(whole, rows[:prompts], candidates, settings.blocks)
-    problem = Problem(tree, settings.epsilon, settings.gamma)
+    problem = Problem(tree, settings.epsilon, settings.gamma, settings.labels)
     objective = _objective(settings, problem)
     folder = create_run(path, problem.tree, settings.to_json(), command)
-    return Run(folder, settings, problem, objective, resume=False)
+    return Run(folder, settings, problem, objective, resume=False, new=True)
 
 
 def read_settings(path: Path) -> RunSettings:
@@ -97,15 +100,17 @@ def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> 
     tree = load_tree(folder.tree)
     if tree.fingerprint != read_config(folder)["tree_fingerprint"]:
         raise ValueError(f"{folder.tree} is not the tree that this run was started with: put that one back")
-    problem = Problem(tree, settings.epsilon, settings.gamma)
+    problem = Problem(tree, settings.epsilon, settings.gamma, settings.labels)
     begun = folder.checkpoint.exists()
     if not begun and folder.law.exists():
         raise FileNotFoundError(f"{folder.checkpoint} is missing: put it back, or start a new run")
-    return Run(folder, settings, problem, _objective(settings, problem), resume=begun)
+    return Run(folder, settings, problem, _objective(settings, problem), resume=begun, new=False)
 
 
 def train(run: Run) -> Evaluation:
     """Find a law with the agent of the settings and write it to the run folder.
+
+    A new run that fails before it has a checkpoint or a law is removed.
 
     Raises:
         agents.interrupts.InterruptedRunError: a signal came; the state was saved first.
@@ -113,7 +118,7 @@ def train(run: Run) -> Evaluation:
         OSError: a file could not be written, or another process trains in this folder.
         ValueError: the checkpoint is damaged, or the planner needs more labels.
     """
-    with locked(run.folder), discarded_on_failure(run.folder):
+    with locked(run.folder), discarded_on_failure(run.folder) if run.new else nullcontext():
         if not run.resume:
             end_of_resumed(run.folder, 0, run.settings.iterations)
         return _train(run)

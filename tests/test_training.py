@@ -9,6 +9,7 @@ import pytest
 from agents.runs import load_checkpoint, locked, read_config, run_name
 from agents.settings import PRESETS, LearnerSettings, PPOSettings, RunSettings
 from agents.training import read_settings, resume_run, start_run, train
+from agents.training_log import TrainingLog
 
 SMALL = dataclasses.replace(
     PRESETS["smoke"], prompts=2, candidates=4, labels=4, iterations=4, learner=LearnerSettings(evaluate_every=2)
@@ -125,6 +126,46 @@ def test_a_run_that_fails_before_its_first_checkpoint_leaves_nothing(tree, tmp_p
     with pytest.raises(error):
         train(run)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """The primal-dual learner fails as soon as it has written its first row."""
+
+    def fail(folder, *arguments):
+        with TrainingLog(folder) as log:
+            log.add(0, {"eval/rate": 0.0})
+        raise ValueError("it failed")
+
+    monkeypatch.setattr("agents.training.train_primal_dual", fail)
+
+
+def test_what_somebody_put_into_a_run_that_fails_stays(tree, tmp_path, failing):
+    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
+    (run.folder.path / "notes.txt").write_text("mine")
+    (run.folder.path / "figures").mkdir()
+    with pytest.raises(ValueError, match="it failed"):
+        train(run)
+    assert sorted(file.name for file in run.folder.path.iterdir()) == ["figures", "notes.txt"]
+    assert (run.folder.path / "notes.txt").read_text() == "mine"
+
+
+def test_a_run_that_was_started_before_is_never_removed(tree, tmp_path, failing):
+    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
+    before = {file: file.read_bytes() for file in run.folder.path.iterdir()}
+    with pytest.raises(ValueError, match="it failed"):
+        train(resumed(run.folder.path, 4))
+    assert {file: file.read_bytes() for file in before} == before
+
+
+def test_a_run_that_fails_behind_a_link_can_be_started_again(tree, tmp_path, failing):
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link").symlink_to("target")
+    for _ in range(2):
+        run = start_run(tmp_path / "link", dataclasses.replace(SMALL, tree=tree), [])
+        with pytest.raises(ValueError, match="it failed"):
+            train(run)
+        assert list((tmp_path / "target").iterdir()) == []
 
 
 def test_a_run_folder_is_for_one_process(tree, tmp_path):
