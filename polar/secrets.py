@@ -5,12 +5,13 @@ that key is the stream of pad bits or of shared random draws. `docs/keys.md` say
 """
 
 import fcntl
+import hashlib
 import os
 import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -21,14 +22,14 @@ from cryptography.hazmat.primitives.hmac import HMAC
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from polar.framing import CHECK_BITS
-from wm_env.files import check_output, link_target, read_json, write_json
+from wm_env.files import check_output, fingerprint, link_target, make_folder, read_json, sync_folder, write_json
 from wm_env.json_values import read_as
 
 KEY_BYTES = 32
 NONCE_LIMIT = 1 << 64
 
-_KEY_KIND = "covert-watermark key 1"
-_LedgerKind = Literal["covert-watermark nonces 1"]
+_KEY_KIND, _UNCHECKED_KEY_KIND = "covert-watermark key 2", "covert-watermark key 1"
+_LEDGER_KIND = "covert-watermark nonces 2"
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,19 @@ def save_key(key: Key, path: Path) -> None:
     try:
         with os.fdopen(handle, "w", encoding="ascii") as file:
             os.fchmod(handle, 0o600)
-            file.write(f"{_KEY_KIND}\n{key.secret.hex()}\n")
+            file.write(f"{_KEY_KIND}\n{key.secret.hex()}\n{_check_value(key)}\n")
             file.flush()
             os.fsync(handle)
+        sync_folder(path.parent)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
 
 
 def load_key(path: Path) -> Key:
-    """Read a key file.
+    """Read a key file: its kind, the secret in hexadecimal digits, and a check value of the secret, a line each.
+
+    Files of the first version have no check value. They are read, as texts that were made with them need them.
 
     Raises:
         FileNotFoundError: no such file.
@@ -81,13 +85,21 @@ def load_key(path: Path) -> Key:
         content = file.read(4096)
     if mode & 0o077:
         raise PermissionError(f"{path} can be read by others (mode {mode:o}): chmod 600 {path}")
-    lines = content.decode("ascii", "replace").split("\n")
-    if lines[0] != _KEY_KIND:
+    kind, *rest = content.decode("ascii", "replace").splitlines() or [""]
+    if kind not in (_KEY_KIND, _UNCHECKED_KEY_KIND):
         raise ValueError(f"{path} is not a key file: make one with `python -m polar keygen FILE`")
     try:
-        return Key(bytes.fromhex(lines[1]))
+        key = Key(bytes.fromhex(rest[0]))
+        if rest[1:] != ([_check_value(key)] if kind == _KEY_KIND else []):
+            raise ValueError
     except (ValueError, IndexError):
         raise ValueError(f"{path} is damaged: copy the key file again") from None
+    return key
+
+
+def _check_value(key: Key) -> str:
+    """16 digits that tell a whole secret from a damaged one. They stand beside it, so they need not hide it."""
+    return hashlib.sha256(_KEY_KIND.encode() + key.secret).hexdigest()[:16]
 
 
 def check_nonce(nonce: int) -> None:
@@ -156,10 +168,11 @@ class KeyStream:
 
 @dataclass(frozen=True)
 class _LedgerFile:
-    """What the file of a ledger holds."""
+    """What the file of a ledger holds; the first version had no check value, the fingerprint of all else."""
 
-    kind: _LedgerKind
+    kind: Literal["covert-watermark nonces 1", "covert-watermark nonces 2"]
     used: tuple[int, ...]
+    check: str | None = None
 
 
 class NonceLedger:
@@ -187,7 +200,8 @@ class NonceLedger:
             OSError: the file cannot be written.
         """
         self._used.add(nonce)
-        write_json(self._path, asdict(_LedgerFile("covert-watermark nonces 1", tuple(sorted(self._used)))))
+        content = {"kind": _LEDGER_KIND, "used": sorted(self._used)}
+        write_json(self._path, content | {"check": fingerprint({}, content)})
 
 
 @contextmanager
@@ -203,28 +217,50 @@ def open_ledger(path: Path) -> Iterator[NonceLedger]:
     """
     target = link_target(path)
     check_output(target, "name another --ledger, and keep to it")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_name(target.name + ".lock").open("a") as lock:
+    make_folder(target.parent)
+    with lock_of(target).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield NonceLedger(target, _read_ledger(target))
 
 
+def lock_of(ledger: Path) -> Path:
+    """The file that is locked while a ledger is in use. Nothing is written to it, whatever it holds."""
+    target = link_target(ledger)
+    return target.with_name(target.name + ".lock")
+
+
 def ledger_beside(key_file: Path) -> Path:
-    """The ledger of the key in `key_file`, next to the file itself and not to a link to it."""
+    """The ledger of the key in `key_file`, next to the file itself and not to a link to it.
+
+    Raises:
+        ValueError: the file has several names (hard links), so that there would be a ledger beside each.
+    """
     target = link_target(key_file)
+    if _has_several_names(target):
+        raise ValueError(
+            f"{key_file} has several names (hard links), and nonces would be noted beside one: remove the others, or "
+            "name one --ledger for all"
+        )
     return target.with_name(target.name + ".nonces")
+
+
+def _has_several_names(path: Path) -> bool:
+    return path.exists() and path.stat().st_nlink > 1
 
 
 def _read_ledger(path: Path) -> set[int]:
     if not path.exists():
         return set()
-    if path.stat().st_nlink > 1:
+    if _has_several_names(path):
         # Writing makes a new file under one name, and the others would keep the old one.
         raise ValueError(f"{path} has several names (hard links), and nonces would be noted in one: remove the others")
     try:
-        used = read_as(_LedgerFile, read_json(path), path).used
-        if wrong := [nonce for nonce in used if not 0 <= nonce < NONCE_LIMIT]:
+        stored = read_as(_LedgerFile, read_json(path), path)
+        if wrong := [nonce for nonce in stored.used if not 0 <= nonce < NONCE_LIMIT]:
             raise ValueError(f"{path}: nonce {wrong[0]} is none")
-        return set(used)
+        content = {"kind": stored.kind, "used": stored.used}
+        if stored.check != (fingerprint({}, content) if stored.kind == _LEDGER_KIND else None):
+            raise ValueError(f"{path}: the nonces do not fit their check value")
+        return set(stored.used)
     except ValueError as error:
         raise ValueError(f"{error}; this is not a ledger of nonces, or damaged: restore it, or use a new key") from None

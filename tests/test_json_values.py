@@ -49,6 +49,13 @@ def test_what_is_no_json(text):
         parse_json(text, "f.json")
 
 
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 1}', '[{"b": {"a": 1, "b": 2, "a": 3}}]'])
+def test_a_name_that_is_there_twice(text):
+    with pytest.raises(ValueError, match=r"^f\.json is not JSON: the name 'a' is there twice in one object$"):
+        parse_json(text, "f.json")
+    assert parse_json('[{"a": 1}, {"a": {"a": 2}}]', "f.json") == [{"a": 1}, {"a": {"a": 2}}]
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -1,11 +1,17 @@
+import contextlib
 import fcntl
 import hashlib
 import hmac
 import json
+import os
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from polar.secrets import Key, KeyStream, MessageKeys, ledger_beside, load_key, new_key, open_ledger, save_key
@@ -37,6 +43,43 @@ def test_key_files_that_are_refused(tmp_path):
     path.write_text("hello\n")
     with pytest.raises(ValueError, match="not a key file"):
         load_key(path)
+
+
+def test_a_key_file_says_what_the_secret_must_be(tmp_path):
+    path = tmp_path / "secret.key"
+    key = Key(bytes(range(32)))
+    save_key(key, path)
+    kind, digits, check = path.read_text().splitlines()
+    assert (kind, digits) == ("covert-watermark key 2", bytes(range(32)).hex())
+    assert check == hashlib.sha256(b"covert-watermark key 2" + bytes(range(32))).hexdigest()[:16]
+
+
+@given(data=st.data())
+def test_no_damage_gives_another_key(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("keys") / "secret.key"
+    key = new_key()
+    save_key(key, path)
+    content = path.read_bytes()
+    place = data.draw(st.integers(0, len(content) - 1))
+    part = data.draw(st.binary(max_size=3) | st.text("0123456789abcdef", max_size=3).map(str.encode))
+    length = data.draw(st.sampled_from([0, len(part), len(content) - place]))
+    path.write_bytes(content[:place] + part + content[place + length :])
+    try:
+        assert load_key(path) == key
+    except ValueError as error:
+        assert re.search("damaged|not a key file", str(error))  # noqa: PT017  (either may be)
+
+
+def test_keys_of_the_first_version_are_read(tmp_path):
+    path = tmp_path / "old.key"
+    for rest, whole in (("ab" * 32 + "\n", True), ("ab" * 31 + "\n", False), ("ab" * 32 + "\n0\n", False)):
+        path.write_text("covert-watermark key 1\n" + rest)
+        path.chmod(0o600)
+        if whole:
+            assert load_key(path) == Key(b"\xab" * 32)
+        else:
+            with pytest.raises(ValueError, match="damaged"):
+                load_key(path)
 
 
 def test_two_keys_differ():
@@ -105,6 +148,64 @@ def test_ledger_notes_what_is_recorded(tmp_path):
     assert json.loads(path.read_text())["used"] == [0, 2]
 
 
+def test_a_nonce_is_on_the_disk_once_it_is_recorded(tmp_path, monkeypatch):
+    path = tmp_path / "new" / "nonces"
+    synced = []
+
+    def sync(handle):
+        place = os.readlink(f"/proc/self/fd/{handle}")
+        synced.append((place, os.listdir(place) if os.path.isdir(place) else Path(place).read_text()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with open_ledger(path) as ledger:
+        assert (str(tmp_path), ["new"]) in synced
+        synced.clear()
+        ledger.record(5)
+        (temporary, content), (folder, names) = synced
+    assert temporary.startswith(str(tmp_path / "new" / ".nonces."))
+    assert content == path.read_text()
+    assert folder == str(tmp_path / "new")
+    assert sorted(names) == ["nonces", "nonces.lock"]
+
+
+def test_a_key_file_is_on_the_disk_once_it_is_written(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.readlink(f"/proc/self/fd/{handle}")))
+    save_key(new_key(), tmp_path / "secret.key")
+    assert synced == [str(tmp_path / "secret.key"), str(tmp_path)]
+
+
+@given(data=st.data())
+def test_no_damage_gives_a_ledger_of_other_nonces(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("ledgers") / "nonces"
+    with open_ledger(path) as ledger:
+        for nonce in (0, 1, 12):
+            ledger.record(nonce)
+    content = path.read_bytes()
+    place = data.draw(st.integers(0, len(content) - 1))
+    part = data.draw(st.binary(max_size=3) | st.sampled_from([b"3", b",", b' "used": [],', b"1"]))
+    length = data.draw(st.sampled_from([0, len(part), len(content) - place]))
+    path.write_bytes(content[:place] + part + content[place + length :])
+    with contextlib.suppress(ValueError), open_ledger(path) as ledger:
+        assert [nonce for nonce in range(200) if ledger.is_used(nonce)] == [0, 1, 12]
+
+
+def test_a_ledger_of_the_first_version_is_read_and_written_anew(tmp_path):
+    path = tmp_path / "nonces"
+    path.write_text('{"kind": "covert-watermark nonces 1", "used": [3, 0]}')
+    with open_ledger(path) as ledger:
+        assert [ledger.is_used(nonce) for nonce in range(4)] == [True, False, False, True]
+        ledger.record(1)
+    stored = json.loads(path.read_text())
+    assert (stored["kind"], stored["used"]) == ("covert-watermark nonces 2", [0, 1, 3])
+    path.write_text(json.dumps(stored | {"used": [0, 1]}))
+    with pytest.raises(ValueError, match=r"do not fit their check value; .*restore it, or use a new key"):
+        open_ledger(path).__enter__()
+    path.write_text(json.dumps({name: value for name, value in stored.items() if name != "check"}))
+    with pytest.raises(ValueError, match="do not fit their check value"):
+        open_ledger(path).__enter__()
+
+
 def test_an_interrupted_embedding_uses_up_no_nonce(tmp_path):
     path = tmp_path / "nonces"
     with pytest.raises(KeyboardInterrupt), open_ledger(path):
@@ -148,9 +249,27 @@ def test_the_ledger_is_beside_the_key_and_not_beside_a_link(tmp_path):
     assert beside.parent.samefile(tmp_path)
 
 
+def test_a_key_with_several_names_has_no_ledger_beside_it(tmp_path):
+    key = tmp_path / "a.key"
+    save_key(new_key(), key)
+    ledger_beside(key)
+    (tmp_path / "b.key").hardlink_to(key)
+    (tmp_path / "link").symlink_to(key)
+    for name in ("a.key", "b.key", "link"):
+        with pytest.raises(ValueError, match=f"{name} has several names .* name one --ledger for all"):
+            ledger_beside(tmp_path / name)
+
+
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "[" * 100_000, '{"kind": "other", "used": []}', '{"kind": "covert-watermark nonces 1"}']
+    [
+        "",
+        "[]",
+        '{"kind": "covert-watermark nonces 1", "used": [3], "used": []}',
+        "[" * 100_000,
+        '{"kind": "other", "used": []}',
+        '{"kind": "covert-watermark nonces 1"}',
+    ]
     + [
         '{"kind": "covert-watermark nonces 1", "used": ' + used + "}"
         for used in ('"123"', '[0.7, true, "1"]', "[true]", '{"0": 1}', "[-5, 0]", "[18446744073709551616]", "[1e400]")

@@ -1,5 +1,6 @@
 """Files that are written whole or not at all, and fingerprints that name their content."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -19,26 +20,62 @@ from wm_env.json_values import parse_json, read_as
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` on a temporary neighbour of `path`, then rename it onto `path`.
 
-    A reader sees the old file or the new one, never a part. Missing parent folders are made. Where `path` is a link,
-    the file that it names is written, and the link stays one.
+    A reader sees the old file or the new one, never a part, also after a loss of power; once this returns, the new one
+    is on the disk. Missing parent folders are made. Where `path` is a link, the file that it names is written, and the
+    link stays one.
 
     Raises:
         OSError: the folder cannot be written, or a folder or device has this name; nothing is left behind.
     """
     target = _output_target(path, "give another name")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     os.close(handle)
     temporary = Path(name)
     try:
         write(temporary)
+        _sync(temporary)
         # mkstemp makes private files; give this one the mode an ordinary open() would have.
         mask = os.umask(0)
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)
         temporary.replace(target)
+        sync_folder(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and the parents that it lacks, on the disk before this returns.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in missing:
+        sync_folder(place.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names of the files in `folder` are on the disk, where its file system can wait for that.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    try:
+        _sync(folder)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def link_target(path: Path) -> Path:

@@ -29,14 +29,24 @@ def parse_json(text: str | bytes, source: object) -> Any:
     """The value that `text` spells.
 
     Raises:
-        ValueError: it is not JSON (UTF-8), or nested too deeply; `source` names it.
+        ValueError: it is not JSON (UTF-8), nested too deeply, or an object has a name twice; `source` names it.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_object)
     except ValueError as error:
         raise ValueError(f"{source} is not JSON: {error}") from None
     except RecursionError:
         raise ValueError(f"{source} is not JSON: nested too deeply") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, no name of which may be said twice: which of the values was meant is anyone's guess."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the name {reprlib.repr(name)} is there twice in one object")
+        found[name] = value
+    return found
 
 
 def read_as(kind: type[T] | UnionType, value: object, source: object, name: str = "") -> T:
