@@ -1,5 +1,4 @@
 import dataclasses
-import json
 import os
 import signal
 import subprocess
@@ -9,31 +8,25 @@ import time
 import numpy as np
 import pytest
 import torch
-from tiny_lm import brute_force, write_lm
-from torch.distributed import HashStore
-from torch.utils.flop_counter import FlopCounterMode
+from letters_lm import PROMPTS, write_letters
+from torch.distributed import TCPStore
 
 from wm_env.files import locked_folder
 from wm_env.lm.build import main
 from wm_env.lm.build_options import BuildOptions
 from wm_env.lm.builder import build, prepare, with_rows
-from wm_env.lm.cost import canvas_flops, estimate, rows_that_fit
 from wm_env.lm.crew import Crew
 from wm_env.lm.load import load_lm
 from wm_env.lm.partial import parts_folder
-from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.prompts import read_prompts
-from wm_env.lm.states import batches, encode_prompts, grow_tree, pool_law
+from wm_env.lm.states import grow_tree
 from wm_env.lm.text import token_bytes
-from wm_env.tree import check_tree, load_tree, shipped_tree, state_reach
-
-LETTERS = (b"a", b"b", b"c", b"d", b"e", b"f")
-PROMPTS = ("ab", "cab", "fade", "face", "a", "ab")
+from wm_env.tree import load_tree, shipped_tree
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return str(write_lm(tmp_path_factory.mktemp("lm") / "letters", tokens=LETTERS, merges=()))
+    return str(write_letters(tmp_path_factory.mktemp("lm")))
 
 
 @pytest.fixture(scope="module")
@@ -47,143 +40,12 @@ def prompt_file(tmp_path):
     return str(tmp_path / "prompts.txt")
 
 
-def settings(pool="top", **changes):
-    base = PoolSettings(pool, block_length=2, candidates=4, temperature=1.5, beam_width=12, rows=8, key=b"key")
-    return dataclasses.replace(base, **changes)
-
-
-def grow(lm, pool="top", prompts=PROMPTS, batch_size=4, **options):
-    return grow_tree(lm, prompts, settings(pool), blocks=2, batch_size=batch_size, **options)
-
-
-def test_every_state_has_the_law_of_its_context(lm):
-    tree = grow(lm).tree
-    contexts = [[LETTERS.index(letter.encode()) for letter in prompt] for prompt in PROMPTS]
-    for number, block in enumerate(tree.blocks):
-        assert len(contexts) == len(block.cover)
-        following = {}
-        for state, context in enumerate(contexts):
-            law = brute_force(lm, len(LETTERS), context, 2, 1.5)
-            best = sorted(law, key=law.get, reverse=True)[:4]
-            assert sorted(map(tuple, block.tokens[state].tolist())) == sorted(best)
-            for candidate, tokens in enumerate(map(tuple, block.tokens[state].tolist())):
-                assert block.log2_prob[state, candidate] == pytest.approx(law[tokens], abs=1e-4)
-                assert block.text[state][candidate] == b"".join(LETTERS[token] for token in tokens)
-                following[block.child[state, candidate]] = [*context, *tokens]
-            assert block.retained[state] == pytest.approx(sum(2 ** law[tokens] for tokens in best), abs=1e-4)
-        contexts = [following[child] for child in sorted(following)] if number == 0 else []
-    check_tree(tree)
-    assert tree.prior.tolist() == [1 / 6] * 6
-    assert tree.prompts == PROMPTS
-    assert tree.meta.context_length == len("fade") + 2
-
-
-def test_equal_texts_have_equal_symbols_in_all_states(lm):
-    for block in grow(lm).tree.blocks:
-        names = {}
-        for row, symbols in zip(block.text, block.symbol.tolist(), strict=True):
-            for text, symbol in zip(row, symbols, strict=True):
-                assert names.setdefault(text, symbol) == symbol
-        assert sorted(names.values()) == list(range(len(names)))
-
-
-def test_short_pools_are_padded_and_lead_nowhere(lm):
-    tree = grow(lm, "sampled").tree
-    first = tree.blocks[0]
-    padded = first.tokens[:, :, 0] < 0
-    assert padded.any()
-    assert (first.cover[padded] == 0).all()
-    assert (first.child[padded] == -1).all()
-    assert (first.symbol[padded] == -1).all()
-    assert (first.log2_prob[padded] == -np.inf).all()
-    assert (first.child[~padded] >= 0).all()
-    assert [reach.sum() for reach in state_reach(tree)] == pytest.approx([1, 1])
-
-
-@pytest.mark.parametrize("pool", ["top", "sampled"])
-def test_the_tree_does_not_depend_on_the_batch_size(lm, pool):
-    fingerprints = {grow(lm, pool, batch_size=size).tree.fingerprint for size in (1, 2, 3, 7, 100)}
-    assert len(fingerprints) == 1
-
-
-def test_the_tree_depends_on_what_it_should(lm):
-    base = grow(lm).tree.fingerprint
-    assert base != grow(lm, prompts=PROMPTS[:-1]).tree.fingerprint
-    for change in ({"temperature": 2.0}, {"candidates": 3}, {"beam_width": 13}):
-        other = grow_tree(lm, PROMPTS, settings(**change), blocks=2, batch_size=4)
-        assert other.tree.fingerprint != base
-
-
-class InterruptionError(Exception):
-    pass
-
-
-@pytest.mark.parametrize("pool", ["top", "sampled"])
-@pytest.mark.parametrize("stop", [1, 3, 5])
-def test_an_interrupted_build_goes_on_to_the_same_tree(lm, tmp_path, pool, stop):
-    finished = []
-
-    def interrupt(states, flops):
-        finished.append(states)
-        if len(finished) > stop:
-            raise InterruptionError
-
-    with pytest.raises(InterruptionError):
-        grow(lm, pool, parts=tmp_path / "parts", batch_size=3, report=interrupt)
-    resumed = []
-    tree = grow(lm, pool, parts=tmp_path / "parts", report=lambda states, flops: resumed.append(states)).tree
-    assert tree.fingerprint == grow(lm, pool).tree.fingerprint
-    assert resumed[0] > 0
-
-
-def test_finished_batches_of_another_law_are_made_again(lm, tmp_path):
-    parts = tmp_path / "parts"
-    grow(lm, parts=parts)
-    before = set(parts.iterdir())
-    other = grow_tree(lm, PROMPTS, settings(temperature=2.5), blocks=2, batch_size=4, parts=parts).tree
-    assert (
-        other.fingerprint == grow_tree(lm, PROMPTS, settings(temperature=2.5), blocks=2, batch_size=9).tree.fingerprint
-    )
-    for path in parts.iterdir():
-        path.write_bytes(path.read_bytes()[:100])
-    assert grow(lm, parts=parts).tree.fingerprint == grow(lm).tree.fingerprint
-    assert set(parts.iterdir()) == before
-
-
-def test_batches_are_of_equal_length_without_repetition():
-    contexts = [(1, 2), (3,), (1, 2), (4, 5), (6, 7), (8,)]
-    assert list(batches(contexts, 2)) == [[(3,), (8,)], [(1, 2), (4, 5)], [(6, 7)]]
-
-
-def test_flops_are_those_that_torch_counts(lm):
-    canvas = torch.zeros((3, 11), dtype=torch.int64)
-    # torch's counter leaves the fused attention of the CPU out; write it out in matrix products.
-    lm.network.set_attn_implementation("eager")
-    try:
-        with FlopCounterMode(display=False) as counter:
-            lm.log2_probs(canvas, 5, 1.0)
-    finally:
-        lm.network.set_attn_implementation("llada_sdpa")
-    rotary = counter.get_total_flops() - 3 * canvas_flops(lm, 11)
-    assert abs(rotary) <= 0.01 * counter.get_total_flops()
-
-
-def test_cost_counts_the_canvases_that_are_run(lm, monkeypatch):
-    rows = []
-    forward = type(lm).log2_probs
-    monkeypatch.setattr(
-        type(lm), "log2_probs", lambda self, canvas, *rest: rows.append(len(canvas)) or forward(self, canvas, *rest)
-    )
-    different = PROMPTS[:-1]
-    cost = estimate(lm, encode_prompts(lm, different, 4), settings(), blocks=2, batch_size=4)
-    grow(lm, prompts=different)
-    assert (cost.states, cost.canvases) == (5 + 20, sum(rows))
-    assert set(rows) == {8}
-
-
 def run(*arguments):
     return main([str(argument) for argument in arguments])
 
+
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+"""The environment of commands whose results are compared with those of this process."""
 
 OPTIONS = ("--block-length", "2", "--candidates", "4", "--temperature", "1.5")
 
@@ -268,33 +130,40 @@ def many(model, tmp_path):
 
 
 def command(processes, *arguments):
-    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"] * (processes > 1)
-    return [
-        sys.executable,
-        *["-m"] * (processes > 1),
-        *launcher,
-        *["-m"] * (processes == 1),
-        "wm_env.lm.build",
-        *arguments,
-    ]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return [sys.executable, *(torchrun if processes > 1 else []), "-m", "wm_env.lm.build", *arguments]
+
+
+def kill_between_two_blocks(arguments):
+    """Run a build as one of two processes of which the other, this one, takes no work, and kill it where it waits.
+
+    That is when the first block is finished and the second not begun, however fast or slow the machine is.
+    """
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    process = subprocess.Popen(
+        command(1, *arguments), env={**ONE_THREAD, **place, "WORLD_SIZE": "2", "RANK": "0"}, stderr=subprocess.PIPE
+    )
+    other = Crew(1, 2, store).within("rows 8")
+    for meeting in ("start: all written", "start: all read"):
+        other.add(meeting, 1)
+    while process.poll() is None and not other.add("block 0: all written", 0):
+        time.sleep(0.01)
+    process.kill()
+    told = process.communicate()[1]
+    assert process.returncode == -signal.SIGKILL, told
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_killed_command_goes_on(many, tmp_path, processes):
     out, whole = tmp_path / "tree", tmp_path / "whole"
-    process = subprocess.Popen(
-        command(processes, *many, "--out", str(out)), stderr=subprocess.PIPE, start_new_session=True
-    )
-    deadline = time.monotonic() + 120
-    while len(list(parts_folder(out).glob("*.safetensors"))) < 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    kill_between_two_blocks([*many, "--out", str(out)])
     assert not out.exists()
-    left = len(list(parts_folder(out).glob("*.safetensors")))
-    assert 3 <= left < 120
-    assert subprocess.run(command(processes, *many, "--out", str(out)), check=False).returncode == 0
+    assert len(list(parts_folder(out).glob("*.safetensors"))) == 24
+    done = subprocess.run(
+        command(processes, *many, "--out", str(out)), env=ONE_THREAD, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
     assert main([*many[:-2], "--temperature", "1.5", "--out", str(whole), "--batch-size", "9"]) == 0
     assert out.read_bytes() == whole.read_bytes()
     assert not parts_folder(out).exists()
@@ -314,7 +183,7 @@ def test_two_builds_do_not_write_one_tree(many, tmp_path, capsys):
 
 def test_an_error_in_one_of_two_processes_is_told_once_and_ends_both(many, tmp_path):
     arguments = command(2, *many, "--out", str(tmp_path / "tree"), "--beam-width", "1")
-    process = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    process = subprocess.run(arguments, env=ONE_THREAD, capture_output=True, text=True, check=False)
     assert process.returncode != 0
     assert process.stderr.count("error: beam_width=1: at least candidates=4 is needed\n") == 1
     assert process.stdout == ""
@@ -353,36 +222,6 @@ def test_rows_are_halved_when_memory_runs_out_and_kept_when_a_build_goes_on(lm, 
     assert with_rows(given, Crew()).settings.rows == 8
     other = prepare(dataclasses.replace(options, temperature=2.0))
     assert with_rows(other, Crew()).settings.rows == 8
-
-
-def test_processes_that_compute_differently_do_not_build_one_tree(lm, tmp_path):
-    store = HashStore()
-    Crew(0, 2, store).agree("law", json.dumps(pool_law(lm, settings(temperature=2.5))))
-    with pytest.raises(ValueError, match=r"process 1 has temperature 1\.5, process 0 has 2\.5"):
-        grow(lm, parts=tmp_path / "parts", crew=Crew(1, 2, store))
-    with pytest.raises(ValueError, match="need a folder"):
-        grow(lm, crew=Crew(1, 2, store))
-
-
-def test_a_part_that_another_machine_cannot_see_is_named(lm, tmp_path):
-    store = HashStore()
-    other = Crew(1, 2, store)
-    # The other process takes all the work and says that it is done.
-    other.add("block 0", 100)
-    for when in ("start", "block 0"):
-        other.add(f"{when}: all written", 1)
-        other.add(f"{when}: all read", 1)
-    with pytest.raises(ValueError, match="folder that all machines share"):
-        grow(lm, parts=tmp_path / "parts", crew=Crew(0, 2, store))
-
-
-def test_passes_are_filled_by_the_states_that_follow_a_state(lm):
-    plain = settings()
-    assert [plain.rows_at(step) for step in (0, 1)] == [8, 8]
-    wide = dataclasses.replace(plain, candidates=20, beam_width=24, rows=480, block_length=8)
-    assert [wide.rows_at(step) for step in (0, 1, 7)] == [24, 480, 480]
-    assert (wide.at_block(0).rows, wide.at_block(1).rows) == (24, 480)
-    assert rows_that_fit(lm, wide, 72) == 8
 
 
 def test_importing_the_package_does_not_import_language_models():

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -127,11 +128,20 @@ def test_a_killed_run_resumes_to_the_same_model(options: Options, tmp_path: Path
     for name in ("steps", "tokens_per_step", "warmup", "validate_every", "save_every", "windows"):
         arguments += [f"--{name.replace('_', '-')}", str(getattr(long, name))]
     command = [sys.executable, "-m", "wm_env.lm.pretrain", *arguments, "--device", "cpu", "--out", str(killed)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        while not (killed / "checkpoint.safetensors").exists():
-            assert process.poll() is None, process.stdout.read() if process.stdout else ""
-            time.sleep(0.01)
-        process.kill()
+    killed.mkdir()
+    # Where the model should go is a file, so that the run cannot end before it is killed, however slow we are.
+    (killed / "model").touch()
+    # The sums of floating-point numbers depend on the number of threads, and this process has one.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while process.poll() is None and not (killed / "checkpoint.safetensors").exists():
+        time.sleep(0.01)
+    process.kill()
+    told, _ = process.communicate()
+    assert (killed / "checkpoint.safetensors").exists(), told
+    with safe_open(killed / "checkpoint.safetensors", framework="pt") as file:
+        assert 1 <= json.loads(file.metadata()["progress"])["step"] < 60
+    (killed / "model").unlink()
     train(replace(long, out=killed, resume=True))
     for file in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (whole / "model" / file).read_bytes() == (killed / "model" / file).read_bytes()
