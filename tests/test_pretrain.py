@@ -3,54 +3,31 @@
 import gzip
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from tiny_pretraining import SHAPE, counting_options, trained
 
-from wm_env.lm.checkpoint import Progress, load_checkpoint, save_checkpoint, save_lm, save_tokenizer
+from wm_env.lm.checkpoint import Progress, load_checkpoint, save_checkpoint
 from wm_env.lm.cluster import Cluster
-from wm_env.lm.corpus import load_or_tokenize, tokenize, train_tokenizer
+from wm_env.lm.corpus import train_tokenizer
 from wm_env.lm.load import load_lm
 from wm_env.lm.network import llama_name
 from wm_env.lm.pretrain import main, train
-from wm_env.lm.recipe import Options, Shape
-from wm_env.lm.training import Trainer, learning_rate_factor, network_config
-from wm_env.lm.weights import read_tokenizer
-from wm_env.startup import is_system_failure
-
-SHAPE = Shape(d_model=16, n_layers=1, n_heads=2, mlp_hidden_size=24, vocab_size=280, max_sequence_length=64)
+from wm_env.lm.recipe import Options
+from wm_env.lm.training import learning_rate_factor, network_config
 
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> Options:
-    """Six steps on a text that counts, so that there is something to learn and the held-out part is like the rest."""
-    folder = tmp_path_factory.mktemp("text")
-    (folder / "a.txt").write_text("\n\n".join("one two three four five six seven " * 20 for _ in range(8)))
-    (folder / "b.txt").write_text("\n\n".join("uno dos tres cuatro cinco seis\nsiete " * 20 for _ in range(8)))
-    return Options(
-        texts=(folder / "a.txt", folder / "b.txt"),
-        weights=(2.0, 1.0),
-        valid=folder / "a.txt",
-        out=folder / "unused",
-        shape=SHAPE,
-        steps=6,
-        tokens_per_step=512,
-        warmup=2,
-        validate_every=3,
-        save_every=2,
-        windows=8,
-        device="cpu",
-    )
+    return counting_options(tmp_path_factory.mktemp("text"))
 
 
 @pytest.fixture(scope="module")
@@ -63,15 +40,6 @@ def finished(options: Options, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture(scope="module")
 def alone() -> Cluster:
     return Cluster(0, 1, torch.device("cpu"))
-
-
-def _trainer(options: Options, cluster: Cluster, steps: int) -> Trainer:
-    tokenizer = train_tokenizer(["one two three four five six seven"], 280, 64)
-    stream = tokenize(options.texts, tokenizer)
-    trainer = Trainer(replace(options, steps=steps), cluster, tokenizer, stream)
-    for step in range(steps):
-        trainer.step(step, 1.0)
-    return trainer
 
 
 def test_a_run_leaves_a_model_that_loads_its_history_and_nothing_else(finished: Path) -> None:
@@ -106,11 +74,11 @@ def test_training_learns_the_text(options: Options, tmp_path: Path) -> None:
 
 
 def test_a_continued_run_is_bit_for_bit_the_uninterrupted_one(options: Options, alone: Cluster, tmp_path: Path) -> None:
-    straight = _trainer(options, alone, 6)
-    first = _trainer(options, alone, 4)
+    straight = trained(options, alone, 6)
+    first = trained(options, alone, 4)
     path = tmp_path / "checkpoint.safetensors"
     save_checkpoint(path, first.network, first.optimizers, Progress(step=4), {})
-    second = _trainer(options, alone, 0)
+    second = trained(options, alone, 0)
     assert load_checkpoint(path, second.network, second.optimizers, {}) == Progress(step=4)
     for step in (4, 5):
         second.step(step, 1.0)
@@ -149,7 +117,7 @@ def test_a_killed_run_resumes_to_the_same_model(options: Options, tmp_path: Path
 
 def test_the_seed_decides_the_run(options: Options, alone: Cluster) -> None:
     first, same, other = (
-        next(_trainer(replace(options, seed=seed), alone, 2).network.parameters()) for seed in (0, 0, 1)
+        next(trained(replace(options, seed=seed), alone, 2).network.parameters()) for seed in (0, 0, 1)
     )
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
@@ -157,11 +125,11 @@ def test_the_seed_decides_the_run(options: Options, alone: Cluster) -> None:
 
 def test_seed_step_and_rank_each_choose_another_batch(options: Options, alone: Cluster) -> None:
     """Losses of one and the same network, which no two batches share."""
-    network = _trainer(options, alone, 0).network.state_dict()
+    network = trained(options, alone, 0).network.state_dict()
     losses = []
     for seed, step, rank in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0)):
         one_length = replace(options, seed=seed, shortest=SHAPE.max_sequence_length)
-        trainer = _trainer(one_length, replace(alone, rank=rank), 0)
+        trainer = trained(one_length, replace(alone, rank=rank), 0)
         trainer.network.load_state_dict(network)
         losses.append(float(trainer.step(step, 1.0)))
     assert losses[0] == losses[-1]
@@ -187,49 +155,6 @@ def test_a_run_is_not_overwritten(options: Options, finished: Path, tmp_path: Pa
         train(replace(options, out=tmp_path, resume=True))
 
 
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """Within the context a file cannot grow beyond `size` bytes, as on a disk that is full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.parametrize("kind", ["checkpoint", "tokenizer", "tokens"])
-def test_a_full_disk_is_a_failure_of_the_system_and_leaves_nothing_half_written(tmp_path: Path, kind: str) -> None:
-    text, out = tmp_path / "text", tmp_path / "out"
-    text.write_text("one two three four five six seven " * 200)
-    tokenizer = train_tokenizer(["one two three four five six seven"], 280, 64)
-    write: Callable[[], object] = {
-        "checkpoint": lambda: save_checkpoint(out / "c.safetensors", torch.nn.Linear(99, 99), (), Progress(), {}),
-        "tokenizer": lambda: save_tokenizer(out, tokenizer),
-        "tokens": lambda: load_or_tokenize([text], tokenizer, out / "tokens.safetensors"),
-    }[kind]
-    with files_of_at_most(2000), pytest.raises(OSError, match=f"{out} cannot be written .*File too large") as caught:
-        write()
-    assert is_system_failure(caught.value)
-    assert "\n" not in str(caught.value)
-    assert not list(out.iterdir())
-    write()
-    assert list(out.iterdir())
-
-
-def test_a_saved_tokenizer_is_the_tokenizer(tmp_path: Path) -> None:
-    tokenizer = train_tokenizer(["one two three four five six seven"], 280, 64)
-    save_tokenizer(tmp_path / "new" / "folder", tokenizer)
-    again = read_tokenizer(tmp_path / "new" / "folder")
-    assert again.get_vocab() == tokenizer.get_vocab()
-    assert (again.bos_token_id, again.eos_token_id, again.model_max_length) == (0, 1, 64)
-    assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} >= {
-        "tokenizer.json",
-        "tokenizer_config.json",
-    }
-    assert list((tmp_path / "new").iterdir()) == [tmp_path / "new" / "folder"]
-
-
 def test_a_checkpoint_of_other_settings_or_a_damaged_one_is_refused(
     options: Options, finished: Path, tmp_path: Path
 ) -> None:
@@ -244,52 +169,6 @@ def test_a_checkpoint_of_other_settings_or_a_damaged_one_is_refused(
     path.write_bytes((finished / "model" / "model.safetensors").read_bytes())
     with pytest.raises(ValueError, match="no checkpoint of format"):
         train(replace(options, out=tmp_path, resume=True))
-
-
-@pytest.mark.parametrize(
-    ("progress", "message"),
-    [
-        ("[1]", "progress is"),
-        ("{", "is not JSON"),
-        ('{"step": "4", "seconds": 1, "best": null, "history": []}', "progress.step is '4', an integer is needed"),
-        ('{"step": 4, "seconds": 1, "best": null, "history": [[1]]}', r"progress.history\[0\]"),
-        ('{"step": 4, "seconds": 1, "best": null}', "progress.history is missing"),
-    ],
-)
-def test_a_checkpoint_is_read_by_its_types(
-    options: Options, alone: Cluster, tmp_path: Path, progress: str, message: str
-) -> None:
-    trainer = _trainer(options, alone, 0)
-    path = tmp_path / "checkpoint.safetensors"
-    save_checkpoint(path, trainer.network, trainer.optimizers, Progress(step=4), {})
-    tensors = load_file(path)
-    about = {"format": "1", "progress": progress, "settings": "{}"}
-    save_file(tensors, path, about)
-    with pytest.raises(ValueError, match=message) as caught:
-        load_checkpoint(path, trainer.network, trainer.optimizers, {})
-    assert str(path) in str(caught.value)
-
-
-def test_tensors_of_a_checkpoint_are_those_of_the_network(options: Options, alone: Cluster, tmp_path: Path) -> None:
-    trainer = _trainer(options, alone, 1)
-    path = tmp_path / "checkpoint.safetensors"
-    save_checkpoint(path, trainer.network, trainer.optimizers, Progress(step=4), {})
-    with safe_open(path, framework="pt") as file:
-        about = file.metadata()
-    whole = load_file(path)
-    name = next(name for name in whole if name.startswith("network "))
-    parameter = name.partition(" ")[2]
-    missing = {key: value for key, value in whole.items() if key != name}
-    for tensors, wrong in (
-        (missing, parameter),
-        ({**missing, name: torch.zeros(1, 2, 3)}, parameter),
-        ({**whole, "noise": torch.zeros(1)}, "'noise'"),
-        ({**whole, f"exp_avg {parameter}": torch.zeros(7)}, f"'exp_avg {parameter}'"),
-    ):
-        save_file(tensors, path, about)
-        with pytest.raises(ValueError, match="start in a new folder") as caught:
-            load_checkpoint(path, trainer.network, trainer.optimizers, {})
-        assert wrong in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -337,14 +216,6 @@ def test_the_schedule_rises_stays_and_falls_to_zero() -> None:
     assert factors[10:61] == pytest.approx([1.0] * 51)
     assert factors[60:] == pytest.approx([(100 - step) / 40 for step in range(60, 101)])
     assert learning_rate_factor(10**6, float("inf"), 10, 0.4) == 1.0
-
-
-def test_a_saved_model_is_the_network_in_half_precision(options: Options, alone: Cluster, tmp_path: Path) -> None:
-    trainer = _trainer(options, alone, 1)
-    save_lm(tmp_path, trainer.network, trainer.config, train_tokenizer(["one two three four five"], 275, 64))
-    loaded = load_lm(tmp_path)
-    for name, tensor in trainer.network.state_dict().items():
-        assert torch.equal(loaded.network.state_dict()[name], tensor.half().float())
 
 
 def test_every_process_of_a_cluster_gets_the_mean_gradient(tmp_path: Path) -> None:
