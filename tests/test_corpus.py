@@ -125,11 +125,14 @@ def _numbered_stream(sizes: list[int], paragraph: int) -> TokenStream:
     paragraph=st.integers(1, 30),
     length=st.integers(1, 20),
     seed=st.integers(0, 2**31),
+    weights=st.lists(st.floats(0.1, 1.1), min_size=4, max_size=4),
 )
-def test_a_window_is_a_run_of_tokens_of_one_text(sizes: list[int], paragraph: int, length: int, seed: int) -> None:
+def test_a_window_is_a_run_of_tokens_of_one_text(
+    sizes: list[int], paragraph: int, length: int, seed: int, weights: list[float]
+) -> None:
     stream = _numbered_stream(sizes, paragraph)
-    weights = torch.rand(len(sizes), dtype=torch.float64) + 0.1
-    windows = draw_windows(stream, weights, 16, length, torch.Generator().manual_seed(seed))
+    shares = torch.tensor(weights[: len(sizes)], dtype=torch.float64)
+    windows = draw_windows(stream, shares, 16, length, torch.Generator().manual_seed(seed))
     assert torch.equal(windows, windows[:, :1] + torch.arange(length))
     text = torch.searchsorted(stream.text_ends, windows, right=True)
     assert torch.equal(text, text[:, :1].expand_as(text))

@@ -135,4 +135,7 @@ def test_c4_without_a_network(monkeypatch):
 
 
 def test_openings_of_too_few_articles():
-    assert openings(["word " * 10, "word\n" * C4_WORDS], 5) == (" ".join(["word"] * C4_WORDS),)
+    articles = ["word " * 10, "word\n" * C4_WORDS]
+    assert openings(articles, 1) == (" ".join(["word"] * C4_WORDS),)
+    with pytest.raises(ValueError, match=f"2 prompts were asked for, 1 articles have {C4_WORDS} words: ask for fewer"):
+        openings(articles, 2)

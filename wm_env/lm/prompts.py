@@ -94,12 +94,16 @@ def _c4_prompts(count: int, seed: int) -> tuple[str, ...]:
 
 
 def openings(articles: Iterable[str], count: int) -> tuple[str, ...]:
-    """The first `C4_WORDS` words, single-spaced, of the first `count` articles that have as many."""
+    """The first `C4_WORDS` words, single-spaced, of the first `count` articles that have as many.
+
+    Raises:
+        ValueError: fewer have.
+    """
     prompts: list[str] = []
     for article in articles:
         words = article.split()
         if len(words) >= C4_WORDS:
             prompts.append(" ".join(words[:C4_WORDS]))
         if len(prompts) == count:
-            break
-    return tuple(prompts)
+            return tuple(prompts)
+    raise ValueError(f"{count} prompts were asked for, {len(prompts)} articles have {C4_WORDS} words: ask for fewer")
