@@ -66,7 +66,7 @@ class Tally:
     lost: int = 0
     forced_bound: float = 0.0
     forced_exact: float = 0.0
-    retokenised: float = 0.0
+    unfit: int = 0
     colour_variation: float = 0.0
     colour_wrong: int = 0
     frames: int = 0
@@ -157,6 +157,7 @@ def forced_variation(masses: Floats, message: Bools) -> float:
 def run_text(bench: Bench, settings: Settings, number: int, tally: Tally) -> None:
     """One text of each kind: with a message, plain, and coloured; all of the same number of steps."""
     rng = np.random.default_rng([bench.options.seed, settings.positions, settings.hash_bits, number])
+    plain = rng.spawn(1)[0]
     channel, keys = bench.channel(number, settings), MessageKeys(Key(rng.bytes(KEY_BYTES)), number, "parallel")
     message = int(rng.integers(1 << MESSAGE_BITS))
     positions, uniform = parallel.message_mask(settings), parallel.uniforms(keys.stream("choices"))
@@ -168,7 +169,7 @@ def run_text(bench: Bench, settings: Settings, number: int, tally: Tally) -> Non
     for wanted in rows:
         laws = parallel.step_marginals(channel, tokens)
         step = parallel.encode_step(channel, laws, labels, wanted, positions, tokens, uniform)
-        tally.retokenised += parallel.retokenising_share(laws, tokens, channel)
+        tally.unfit += parallel.unfit_draws(laws, tokens, channel, plain)
         masses, word = label_masses(laws, labels, settings.hash_bits), labels[list(step.tokens)]
         tally.forced_bound += forcing_losses(masses, word, positions)
         if positions.size <= LONGEST_ENUMERATION:
@@ -217,7 +218,7 @@ def row_of(tally: Tally, word_bits: int) -> str:
     return (
         f"{tally.coded / tally.steps:3.0f} {tally.coded / tally.tokens:.2f} | "
         f"{tally.lost / tally.coded:.4f} of {tally.coded} | {tally.forced_bound / tally.steps:.4f} {exact} | "
-        f"{tally.retokenised / tally.steps:.3f} | {surprises} | {colour} | "
+        f"{tally.unfit / (parallel.PLAIN_DRAWS * tally.steps):.3f} | {surprises} | {colour} | "
         f"{tally.whole} of {tally.frames}, {tally.tokens / tally.frames:.0f}"
     )
 

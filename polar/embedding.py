@@ -52,8 +52,10 @@ class Embedded:
         coded_tokens: tokens until the message was in; the others end the text.
         payload_bits: bits of the message.
         frame_bits: the same with header and check value.
-        tv_bound: bound on the total variation between the law of the text and the model's own, for this message and a
-            random key. 0: exact.
+        tv_bound: sum over the blocks or steps of the text of a bound on the total variation between the law that they
+            are drawn from and the model's own, for this message and a random key. Its mean over texts bounds the total
+            variation of the text. 0: exact.
+        tv_estimated: the bound rests on random draws, and holds with 97.5 % confidence.
         law: everything but the key that a receiver needs; None for the scheme parallel, whose receiver needs no law.
         rejected: nonces before this one whose texts could not be sent. If a share q of all texts is rejected, the law
             of those that are sent is q away from the model's.
@@ -67,6 +69,7 @@ class Embedded:
     frame_bits: int
     tv_bound: float
     law: TextLaw | None
+    tv_estimated: bool = False
     rejected: int = 0
 
 
@@ -105,8 +108,8 @@ def embed(
 def _embed_parallel(channel: Channel, message: Message, keys: MessageKeys, limits: Limits, report: Report) -> Embedded:
     """`embed` for the scheme parallel.
 
-    The bound on the total variation, against plain parallel sampling, is the estimated probability that its text would
-    not re-tokenise to itself; nothing else differs.
+    The total variation is that against plain parallel sampling: the probability that its text would not re-tokenise to
+    itself, estimated by draws from the key; nothing else differs.
     """
     limits.check()
     most_tokens = limits.max_blocks * channel.settings.block_length
@@ -127,7 +130,8 @@ def _embed_parallel(channel: Channel, message: Message, keys: MessageKeys, limit
         coded_tokens=len(written.tokens),
         payload_bits=payload_bits(message),
         frame_bits=written.frame_bits,
-        tv_bound=min(1.0, written.retokenised),
+        tv_bound=written.variation_bound,
+        tv_estimated=True,
         law=None,
     )
 

@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerFast
 from polar.channel import Channel
 from polar.framing import BitString, Message, make_frame
 from polar.index_sets import Bools, Floats, Ints
+from polar.montecarlo import block_interval
 from polar.parallel_code import decode_frames, encode_frame, open_bytes
 from polar.parallel_design import message_positions
 from polar.parallel_step import (
@@ -40,7 +41,7 @@ from polar.settings import Settings
 from polar.stream import Tokens
 from wm_env.lm.marginals import marginals
 
-_PLAIN_DRAWS = 63
+PLAIN_DRAWS = 63
 """Plain draws of a step by which the probability that it does not re-tokenise is estimated."""
 
 
@@ -53,14 +54,25 @@ class Written:
         frame_bits: bits of header, message and check value.
         coded_bits: bits at message positions.
         lost_bits: those that differ from what the message wanted there.
-        retokenised: estimated sum over the steps of the probability that plain sampling does not re-tokenise.
+        steps: number of steps.
+        unfit_draws: how many of `PLAIN_DRAWS` plain draws of every step did not re-tokenise.
     """
 
     tokens: Tokens
     frame_bits: int
     coded_bits: int
     lost_bits: int
-    retokenised: float
+    steps: int
+    unfit_draws: int
+
+    @property
+    def variation_bound(self) -> float:
+        """Sum over the steps of the probability p that plain sampling does not re-tokenise, at most 1.
+
+        The upper end of the Clopper-Pearson 95 % interval of the mean p. p differs from step to step, which makes the
+        number of unfit draws vary less than a binomial one in its tails (Hoeffding 1956), so the interval holds.
+        """
+        return min(1.0, self.steps * block_interval(self.unfit_draws, self.steps * PLAIN_DRAWS)[1])
 
 
 def message_mask(settings: Settings) -> Bools:
@@ -89,16 +101,17 @@ def write(channel: Channel, message: Message, keys: MessageKeys, most_tokens: in
         )
     labels = vocabulary_labels(channel.token_bytes, len(lm.banned), keys.derive("labels"), settings.hash_bits)
     uniform = uniforms(keys.stream("choices"))
+    plain = np.random.default_rng(int.from_bytes(keys.derive("plain draws")))
     tokens: Tokens = ()
-    retokenised, lost = 0.0, 0
+    unfit = lost = 0
     for number, wanted in enumerate(bits):
         report(bits[:number].size, bits.size)
         laws = step_marginals(channel, tokens)
-        retokenised += retokenising_share(laws, tokens, channel)
+        unfit += unfit_draws(laws, tokens, channel, plain)
         step = encode_step(channel, laws, labels, wanted, positions, tokens, uniform)
         tokens += step.tokens
         lost += int((read_bits(labels[list(step.tokens)][None], positions)[0] != wanted).sum())
-    return Written(tokens, frame.length, bits.size, lost, retokenised)
+    return Written(tokens, frame.length, bits.size, lost, len(bits), unfit)
 
 
 def step_marginals(channel: Channel, tokens: Tokens) -> Floats:
@@ -132,15 +145,14 @@ def retokenises(channel: Channel, tokens: Tokens) -> Accept:
     return accept
 
 
-def retokenising_share(laws: Floats, tokens: Tokens, channel: Channel) -> float:
-    """Estimate of the probability that plain sampling of a step gives a text that does not re-tokenise; never 0."""
-    chance = np.random.default_rng(len(tokens)).random((_PLAIN_DRAWS, len(laws)))
+def unfit_draws(laws: Floats, tokens: Tokens, channel: Channel, rng: np.random.Generator) -> int:
+    """How many of `PLAIN_DRAWS` plain draws of a step, shape (n, V), give a text that does not re-tokenise."""
+    chance = rng.random((PLAIN_DRAWS, len(laws)))
     sums = laws.cumsum(1)
     drawn = np.stack(
         [np.searchsorted(row, points * row[-1], side="right") for row, points in zip(sums, chance.T, strict=True)], 1
     )
-    failed = sum(not retokenises(channel, tokens + tuple(row[:-1]))(row[-1]) for row in drawn.tolist())
-    return (failed + 1) / (_PLAIN_DRAWS + 1)
+    return sum(not retokenises(channel, tokens + tuple(row[:-1]))(row[-1]) for row in drawn.tolist())
 
 
 def tokenise(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:

@@ -1,3 +1,4 @@
+import itertools
 import shutil
 
 import numpy as np
@@ -5,6 +6,7 @@ import pytest
 from ascii_lm import LETTERS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom
 from tiny_lm import write_lm
 
 from polar import commands
@@ -13,7 +15,7 @@ from polar.channel import open_channel
 from polar.decoding import decode, decode_parallel
 from polar.embedding import embed
 from polar.framing import BitString
-from polar.parallel import retokenises, tokenise, uniforms
+from polar.parallel import PLAIN_DRAWS, Written, retokenises, step_marginals, tokenise, unfit_draws, uniforms, write
 from polar.secrets import Key, MessageKeys, save_key
 from polar.settings import Limits, Settings
 from wm_env.lm.load import load_lm, load_tokenizer
@@ -70,6 +72,49 @@ def test_tokens_that_merge_or_are_no_text_are_not_accepted(channel):
     assert not after_t(ids[b"h"])
     assert not after_t(ids[b"\xc3"])
     assert retokenises(channel, (ids[b"th"],))(ids[b"i"])
+
+
+def exact_unfit_share(channel, laws, tokens):
+    """Probability, by enumeration of both tokens, that plain sampling of a step of two gives another tokenisation."""
+    strings, unfit = channel.token_bytes, 0.0
+    before = b"".join(strings[token] for token in tokens)
+    for first, second in itertools.product(range(laws.shape[1]), repeat=2):
+        if probability := float(laws[0, first] * laws[1, second]):
+            try:
+                text = (before + strings[first] + strings[second]).decode()
+            except UnicodeDecodeError:
+                unfit += probability
+                continue
+            unfit += probability * (tokenise(channel.source.lm.tokenizer, text) != [*tokens, first, second])
+    return unfit
+
+
+def test_unfit_draws_are_as_frequent_as_the_enumeration_says(folder):
+    channel = open_channel(load_lm(folder), "the year", Settings(scheme="parallel", positions=2))
+    tokens = (TOKENS.index(b"t"),)
+    laws = step_marginals(channel, tokens)
+    share = exact_unfit_share(channel, laws, tokens)
+    assert 0.05 < share < 0.95
+    rng = np.random.default_rng(5)
+    unfit = [unfit_draws(laws, tokens, channel, rng) for _ in range(40)]
+    assert len(set(unfit)) > 1
+    assert abs(sum(unfit) / (40 * PLAIN_DRAWS) - share) < 4 * np.sqrt(share * (1 - share) / (40 * PLAIN_DRAWS))
+
+
+def test_a_text_and_its_estimate_follow_from_key_and_nonce(channel):
+    first, second = (write(channel, b"u", MessageKeys(KEY, 1, "parallel"), 4096) for _ in range(2))
+    assert first == second
+    assert first.steps == len(first.tokens) // PARALLEL.positions
+
+
+@pytest.mark.parametrize(("steps", "unfit"), [(1, 0), (3, 5), (2, 60), (5, 300)])
+def test_the_bound_is_the_largest_sum_that_the_draws_allow(steps, unfit):
+    bound = Written((), 0, 0, 0, steps, unfit).variation_bound
+    draws = steps * PLAIN_DRAWS
+    if binom.cdf(unfit, draws, 1 / steps) < 0.025:
+        assert binom.cdf(unfit, draws, bound / steps) == pytest.approx(0.025)
+    else:
+        assert bound == 1
 
 
 def test_length_depends_on_the_length_of_the_message_only(channel):
