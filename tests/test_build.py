@@ -63,6 +63,8 @@ def test_command_builds_and_reports(model, prompt_file, tmp_path, capsys):
     assert list(out.parent.iterdir()) == [out]
     bits = [-(row * np.log2(row)).sum() for row in tree.blocks[0].cover]
     assert f"H(X|S) {np.mean(bits):.3f} bits (min {np.min(bits):.3f})" in printed
+    least = [-np.log2(max(row)) for row in tree.blocks[0].cover]
+    assert f"H_min {np.mean(least):.3f} (min {np.min(least):.3f})" in printed
 
 
 def test_dry_run_tells_the_cost_and_writes_nothing(model, prompt_file, tmp_path, capsys):

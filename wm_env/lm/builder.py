@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from wm_env.files import check_output, check_writable, first_line, locked_folder
 from wm_env.information import entropy
+from wm_env.limits import min_entropy
 from wm_env.lm.build_options import BuildOptions
 from wm_env.lm.candidates import check_pool_size
 from wm_env.lm.cost import (
@@ -197,15 +198,14 @@ def summary(grown: Grown, path: Path) -> str:
     tree = grown.tree
     lines = []
     for number, (block, reach, pools) in enumerate(zip(tree.blocks, state_reach(tree), grown.pools, strict=True), 1):
-        cover = torch.from_numpy(block.cover)
-        bits = entropy(cover)
-        h_min = -cover.amax(1).log2()
+        bits = entropy(torch.from_numpy(block.cover)).numpy()
+        h_min = min_entropy(block.cover)
         pairs = [prefix_pairs(pool.text) for pool in pools]
         short = sum(len(pool.text) < tree.meta.candidates for pool in pools)
         lines.append(
-            f"block {number}: {len(cover)} states, {int(block.symbol.max()) + 1} symbols, "
-            f"H(X|S) {float(torch.from_numpy(reach) @ bits):.3f} bits (min {float(bits.min()):.3f}), "
-            f"H_min {float(torch.from_numpy(reach) @ h_min):.3f} (min {float(h_min.min()):.3f}), "
+            f"block {number}: {len(block.cover)} states, {int(block.symbol.max()) + 1} symbols, "
+            f"H(X|S) {float(reach @ bits):.3f} bits (min {float(bits.min()):.3f}), "
+            f"H_min {float(reach @ h_min):.3f} (min {float(h_min.min()):.3f}), "
             f"retained mass {float(reach @ block.retained):.3g} (min {float(block.retained.min()):.3g}), "
             f"exact {block.exact.mean():.1%}, fewer than Q {short}, "
             f"merged {sum(pool.merged for pool in pools)}, not text {sum(pool.dropped for pool in pools)}, "

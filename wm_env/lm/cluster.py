@@ -1,4 +1,9 @@
-"""The processes that train together: one, or as many as torchrun started (nccl between GPUs, gloo between CPUs)."""
+"""The processes that train together: one, or as many as torchrun started (nccl between GPUs, gloo between CPUs).
+
+They keep step with one another, so they talk in torch's collective operations, which average gradients at the speed of
+the wires. The processes that build a tree take different pieces of work and call nothing together: theirs is
+`wm_env.lm.crew`.
+"""
 
 import os
 from collections.abc import Iterable, Iterator

@@ -2,7 +2,8 @@
 
 They share no tensors, only a few words in torch's key-value store: which piece of work is taken, what is finished, and
 whether one of them has failed. So nothing depends on the backend of the devices, pieces go to whoever is free, and a
-process that waits for the others learns of a failure at once.
+process that waits for the others learns of a failure at once. Processes that train share gradients instead, at every
+step and all together: `wm_env.lm.cluster` is for them.
 """
 
 import json
