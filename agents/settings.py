@@ -1,14 +1,13 @@
 """What a training run can be told, and the presets. Free of torch, so that a command line shows its help at once."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from wm_env.files import check_seed
 from wm_env.help import paragraph_help
-from wm_env.json_values import read_as
+from wm_env.json_values import is_finite, read_as
 
 MOST_DIMENSIONS = 65_536
 """Most dimensions of an embedding: the paper's set-up has 64."""
@@ -129,7 +128,10 @@ class RunSettings:
             if self.candidates is None:
                 raise ValueError("message_bits=auto: the number of candidates is needed")
             return min(self.labels, self.candidates).bit_length() - 1
-        return 3 if self.message_bits is None else self.message_bits
+        # Imported only here, for its torch: see above.
+        from wm_env.problem import MESSAGE_BITS
+
+        return MESSAGE_BITS if self.message_bits is None else self.message_bits
 
     def to_json(self) -> dict[str, Any]:
         """Nested dictionaries of JSON types."""
@@ -182,7 +184,7 @@ class RunSettings:
         _check_numbers("in [0, 1]", lambda value: 0 <= value <= 1, common=policy.common)
         if policy.embedding is not None and not 0 < policy.embedding <= MOST_DIMENSIONS:
             raise ValueError(f"embedding={policy.embedding}: a number from 1 to {MOST_DIMENSIONS} is needed")
-        if not 0 <= self.epsilon < math.inf:
+        if not (is_finite(self.epsilon) and self.epsilon >= 0):
             raise ValueError(f"epsilon={self.epsilon}: a total-variation budget of 0 or more is needed")
         if not 0 < self.gamma <= 1:
             raise ValueError(f"gamma={self.gamma}: a discount in (0, 1] is needed")
@@ -196,7 +198,7 @@ class RunSettings:
 
 def _check_numbers(wanted: str, is_right: Callable[[float], bool], **values: float) -> None:
     for name, value in values.items():
-        if not (math.isfinite(value) and is_right(value)):
+        if not (is_finite(value) and is_right(value)):
             raise ValueError(f"{name.replace('ppo_', 'ppo.')}={value}: a number {wanted} is needed")
 
 

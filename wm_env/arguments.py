@@ -1,10 +1,11 @@
 """Types of the environment's arguments, which come from keyword dictionaries, sweeps and files without a check."""
 
-import math
 from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
+
+from wm_env.json_values import is_finite
 
 
 def integer(name: str, value: Any) -> int:
@@ -25,7 +26,7 @@ def number(name: str, value: Any) -> float:
         ValueError: it is something else; names the argument.
     """
     is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
+    if not is_number or not is_finite(value):
         raise ValueError(f"{name}={value!r}: a finite number is needed")
     return float(value)
 

@@ -119,13 +119,14 @@ def _fits(kind: Any, value: Any) -> bool:
     if dataclasses.is_dataclass(kind):
         return isinstance(value, dict)
     if kind is float:
-        return type(value) in (int, float) and _is_finite(value)
+        return type(value) in (int, float) and is_finite(value)
     if kind is str:
         return isinstance(value, str) and _is_unicode(value)
     return type(value) is (list if origin is tuple else origin or kind)
 
 
-def _is_finite(value: float) -> bool:
+def is_finite(value: float) -> bool:
+    """Whether a number is neither infinite nor NaN nor an integer beyond the largest float."""
     try:
         return math.isfinite(value)
     except OverflowError:
