@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from polar.secrets import new_key, save_key
+from polar.secrets import Key, save_key
 from wm_env.startup import is_system_failure, quitting_on_interrupt
 
 ROOT = Path(__file__).parent.parent
@@ -30,20 +30,20 @@ COMMANDS = {
 def test_an_import_is_interrupted_with_one_line(tmp_path, command):
     # An import of torch that tells when it is under way, and takes long.
     (tmp_path / "torch.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(120)\n")
-    save_key(new_key(), tmp_path / "KEY")
+    save_key(Key(bytes(range(32))), tmp_path / "KEY")
     given = [str(tmp_path / word) if word == "KEY" else word for word in command]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, *given],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "importing\n"
-    process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=60)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate()
     assert (process.returncode, out, errors) == (130, "", "interrupted\n")
 
 

@@ -125,17 +125,20 @@ def test_resumed_run_equals_the_whole_one(whole_run, small_tree_file, tmp_path):
 def test_interrupted_run_saves_and_resumes_to_the_same_end(whole_run, small_tree_file, tmp_path, number):
     part = tmp_path / "part"
     command = [sys.executable, ROOT / "train.py", "--preset", "smoke", "--tree", small_tree_file, "--run", part, *SMALL]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [*map(str, command), "--iterations", "1000000"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(number)
+        try:
+            _, errors = process.communicate(timeout=600)
+        finally:
+            process.kill()
     assert process.returncode == 128 + number
     assert errors.startswith("stopped after iteration ")
     assert errors.endswith(f"go on with: python train.py --run {part} --resume\n")
