@@ -72,8 +72,8 @@ def law_metrics(evaluation: Evaluation, problem: Problem, objective: Objective) 
     """The tags `eval/*` and `law/*`: information in bits per block, averaged over the blocks.
 
     `law/percent_of_optimum` compares the rate with the exact optimum at the same limit; it exists for the gp objective
-    only, whose optimum is known. It means something only where `eval/feasible` is 1. `law/message_bits` exists where
-    lengths follow the state.
+    only, and where the labels reach the optimum, else `law/percent_of_bound`. Both mean something only where
+    `eval/feasible` is 1. `law/message_bits` exists where lengths follow the state.
     """
     measures = evaluation.measures
 
@@ -91,7 +91,8 @@ def law_metrics(evaluation: Evaluation, problem: Problem, objective: Objective) 
         "law/label_entropy": mean([block.state_probs @ entropy(block.p_label) for block in evaluation.law.blocks]),
     }
     if not objective.message_set:
-        metrics["law/percent_of_optimum"] = percent_of_optimum(evaluation.rate, problem.optimum)
+        tag = "law/percent_of_optimum" if problem.rate_bound.exact else "law/percent_of_bound"
+        metrics[tag] = percent_of_optimum(evaluation.rate, problem.rate_bound)
     if evaluation.message_bits is not None:
         metrics["law/message_bits"] = evaluation.message_bits / len(measures)
     return metrics
@@ -107,8 +108,9 @@ def progress(metrics: Mapping[str, float], epsilon: float, multiplier: float) ->
     )
     if not metrics["eval/feasible"]:
         return f"{line}, over the limit"
-    if "law/percent_of_optimum" in metrics:
-        line += f", {metrics['law/percent_of_optimum']:.1f} % of optimum"
+    for tag, name in (("law/percent_of_optimum", "optimum"), ("law/percent_of_bound", "upper bound")):
+        if tag in metrics:
+            line += f", {metrics[tag]:.1f} % of {name}"
     return line
 
 
@@ -130,6 +132,7 @@ def summary(evaluation: Evaluation, problem: Problem, objective: Objective) -> s
             return f"{line}; only the cover itself costs 0, and a learner only comes near it: use --agent planner"
         return f"{line}, over the limit: train longer"
     if not objective.message_set:
-        optimum = problem.optimum
-        line += f", {percent_of_optimum(evaluation.rate, optimum):.2f} % of the optimum {optimum.rate:.4f}"
+        bound = problem.rate_bound
+        name = "optimum" if bound.exact else f"upper bound for {problem.labels} labels,"
+        line += f", {percent_of_optimum(evaluation.rate, bound):.2f} % of the {name} {bound.rate:.4f}"
     return line

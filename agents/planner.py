@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agents.colouring import colour_candidates, fewest_colours
 from wm_env.coded import label_bits
+from wm_env.colouring import colour_candidates, fewest_colours
 from wm_env.law import JointLaw, roll_out
 from wm_env.optimum import solve
 from wm_env.tree import Ints, StateTree

@@ -6,7 +6,7 @@ of these from the start; otherwise X would tell the decoder less about U than ab
 
 import numpy as np
 
-from agents.colouring import colour_candidates
+from wm_env.colouring import colour_candidates
 from wm_env.tree import Ints, TreeBlock
 
 

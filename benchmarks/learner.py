@@ -157,7 +157,7 @@ def run_whole(tree: StateTree, labels: int, device: str, iterations: int, seed: 
     print(
         f"\n{running.iteration} iterations, M = {labels}, seed {seed}: {total - evaluated:.1f} s, "
         f"and {evaluated:.1f} s of exact evaluations. Best rate with cost <= {EPSILON}: {best:.4f} bits, "
-        f"{100 * best / problem.optimum.rate:.2f} % of the optimum; last iterate {evaluation.rate:.4f} bits at cost "
+        f"{100 * best / problem.rate_bound.rate:.2f} % of the optimum; last iterate {evaluation.rate:.4f} bits at cost "
         f"{evaluation.cost:.4f}, multiplier {float(running.multiplier):.3f} (optimum {problem.optimum.multiplier:.3f})"
     )
 
@@ -172,7 +172,7 @@ def learner(tree: StateTree, labels: int, device: str, dtype: torch.dtype, close
 
 
 def setup(tree: StateTree, labels: int) -> tuple[Problem, Objective]:
-    return Problem(tree, EPSILON, 1.0), make_objective("gp", tree.block_length, labels)
+    return Problem(tree, EPSILON, 1.0, labels), make_objective("gp", tree.block_length, labels)
 
 
 def seconds(step: Step, device: str, repeats: int = 1) -> Seconds:

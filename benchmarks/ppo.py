@@ -101,7 +101,7 @@ def stock(options: Options, arguments: dict, seed: int) -> Result:
     model.learn(options.iterations * 2 * copies)
     seconds = time.perf_counter() - begin
     rate, cost = play(model, arguments)
-    optimum = CovertWatermarkEnv(**arguments).problem.optimum
+    optimum = CovertWatermarkEnv(**arguments).problem.rate_bound
     return Result("stock-ppo", seed, start, rate, percent_of_optimum(rate, optimum), cost, seconds)
 
 
@@ -117,7 +117,7 @@ def play(model: PPO, arguments: dict) -> tuple[float, float]:
 
 
 def percent(evaluation: Evaluation, env: CovertWatermarkEnv) -> float:
-    return percent_of_optimum(evaluation.rate, env.problem.optimum)
+    return percent_of_optimum(evaluation.rate, env.problem.rate_bound)
 
 
 def main(options: Options) -> None:

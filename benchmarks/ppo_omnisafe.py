@@ -89,7 +89,7 @@ def play(learner: Any) -> tuple[float, float, float]:
             action = learner._actor_critic.actor.predict(observation, deterministic=True)
         observation, reward, spent, terminated, _, _ = env.step(action)
         rate, cost, done = rate + float(reward), cost + float(spent), bool(terminated)
-    optimum = make_env().unwrapped.problem.optimum
+    optimum = make_env().unwrapped.problem.rate_bound
     return rate, percent_of_optimum(rate, optimum), cost
 
 

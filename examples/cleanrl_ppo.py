@@ -53,7 +53,7 @@ def evaluation(actor):
             action = actor(torch.as_tensor(observation, dtype=torch.float32)).clamp(-5, 5).numpy()
         observation, reward, done, _, step = env.step(action)
         rate += reward
-    return f"rate {rate:.4f} of at most {info['optimal_rate']:.4f} bits, cost {step['cost_so_far']:.4f} of at most 0.1"
+    return f"rate {rate:.4f} of at most {info['rate_bound']:.4f} bits, cost {step['cost_so_far']:.4f} of at most 0.1"
 
 
 def main(settings):

@@ -43,7 +43,7 @@ def evaluation(model):
         action, _ = model.predict(observation, deterministic=True)
         observation, reward, done, _, step = env.step(action)
         rate += reward + WEIGHT * step["cost"]
-    return f"rate {rate:.4f} of at most {info['optimal_rate']:.4f} bits, cost {step['cost_so_far']:.4f} of at most 0.1"
+    return f"rate {rate:.4f} of at most {info['rate_bound']:.4f} bits, cost {step['cost_so_far']:.4f} of at most 0.1"
 
 
 def main(steps):

@@ -35,6 +35,18 @@ def test_optimal_law_scores_its_optimum(small_tree):
     )
 
 
+def test_few_labels_are_compared_with_a_bound(small_tree):
+    problem, objective = Problem(small_tree, 1.0, 1.0, labels=2), make_objective("gp", 4, 2)
+    evaluation = evaluate_policy(problem, objective, initial_policy(problem, 2, PolicySettings(), seed=0))
+    metrics = law_metrics(evaluation, problem, objective)
+    assert "law/percent_of_optimum" not in metrics
+    # Two blocks of at most log2 2 bits.
+    assert metrics["law/percent_of_bound"] == pytest.approx(100 * evaluation.rate / 2)
+    assert progress(metrics, 1.0, 0.5).endswith(f"beta 0.500, {50 * evaluation.rate:.1f} % of upper bound")
+    line = summary(evaluation, problem, objective)
+    assert line.endswith(f"{50 * evaluation.rate:.2f} % of the upper bound for 2 labels, 2.0000")
+
+
 def test_costlier_law_is_not_feasible(small_tree):
     blocks = plan(small_tree, 0.2, 1.0, 8).law.blocks
     problem = Problem(small_tree, 0.1, 1.0)

@@ -112,7 +112,7 @@ def test_discounted_cost_and_optimum(small_tree_file):
             for s, row in enumerate(block.child):
                 mass[row] += z[s] * block.cover[s]
             z = mass
-    assert info["optimal_rate"] == pytest.approx(optimum, abs=1e-12)
+    assert info["optimal_rate"] == info["rate_bound"] == pytest.approx(optimum, abs=1e-12)
     made.action_space.seed(0)
     first = made.step(made.action_space.sample())[4]
     second = made.step(made.action_space.sample())[4]
@@ -136,7 +136,7 @@ def test_coded_objective_is_the_information_of_uniform_message_bits(small_tree_f
     )
     made.action_space.seed(5)
     _, info = made.reset(seed=0)
-    assert "optimal_rate" not in info
+    assert not {"optimal_rate", "rate_bound"} & info.keys()
     block = made.unwrapped.problem.tree.blocks[0]
     action = made.action_space.sample()
     p_label, p_candidate = normalised(action[:2])
@@ -292,6 +292,22 @@ def test_bad_arguments(small_tree_file, arguments, message):
 def test_missing_tree():
     with pytest.raises(FileNotFoundError, match="no such"):
         gym.make(LONG_ID, tree="nowhere.safetensors")
+
+
+def test_few_labels_have_a_bound_and_no_optimum(small_tree_file):
+    made = gym.make(
+        LONG_ID, tree=str(small_tree_file), prompts=2, candidates=4, labels=2, gamma=0.5, render_mode="ansi"
+    )
+    _, info = made.reset(seed=0)
+    assert "optimal_rate" not in info
+    # log2 2 bits in each of two blocks, which weigh 1/2 and 1/4.
+    assert info["rate_bound"] == pytest.approx(0.75, abs=1e-12)
+    assert "rate 0.0000 of at most 0.7500 bits" in made.render()
+
+
+def test_one_label_is_refused(small_tree_file):
+    with pytest.raises(ValueError, match="labels=1: a label needs at least two values"):
+        gym.make(LONG_ID, tree=str(small_tree_file), prompts=2, candidates=4, labels=1)
 
 
 def test_render(small_tree_file):

@@ -1,3 +1,5 @@
+import dataclasses
+import itertools
 import math
 
 import cvxpy
@@ -9,9 +11,9 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from small_trees import uneven_tree
 
-from wm_env.optimum import Optimum, clipped_law, percent_of_optimum, solve
+from wm_env.optimum import Optimum, RateBound, clipped_law, percent_of_optimum, rate_bound, solve
 from wm_env.synthetic import synthetic_tree
-from wm_env.tree import StateTree
+from wm_env.tree import StateTree, number_symbols
 
 
 def convex_optimum(tree: StateTree, epsilon: float, gamma: float) -> float:
@@ -206,3 +208,115 @@ def test_percent_of_optimum() -> None:
     optimum = solve(synthetic_tree(1, 1, 4, entropy=1.0), 1.0)
     assert percent_of_optimum(1.5, optimum) == pytest.approx(75.0)
     assert percent_of_optimum(0.0, Optimum((), 0.0, 0.0, 0.0)) == 100.0
+
+
+def shared_tree(cover: list[list[float]], blocks_of: list[list[str]]) -> StateTree:
+    """One block whose states have the given laws of the given token blocks."""
+    tree = synthetic_tree(len(cover), 1, len(cover[0]), entropy=0.5, seed=0)
+    text = tuple(tuple(name.encode() for name in row) for row in blocks_of)
+    block = dataclasses.replace(tree.blocks[0], cover=np.array(cover), text=text, symbol=number_symbols(text))
+    return dataclasses.replace(tree, blocks=(block,))
+
+
+def joint_rate_and_cost(tree: StateTree, p_label: np.ndarray, p_candidate: np.ndarray) -> tuple[float, float]:
+    """I(U;X) - I(U;S) in bits and the total variation of a tree of one block, from the joint pmf by loops.
+
+    Args:
+        tree: the states, N of them with Q candidates.
+        p_label: P(u|s), shape (N, M).
+        p_candidate: W(x|u,s), shape (N, M, Q).
+    """
+    block = tree.blocks[0]
+    states, labels, candidates = p_candidate.shape
+    pairs: dict[str, dict[tuple[int, int], float]] = {"symbol": {}, "state": {}}
+    cost = 0.0
+    for s, u, x in itertools.product(range(states), range(labels), range(candidates)):
+        mass = tree.prior[s] * p_label[s, u] * p_candidate[s, u, x]
+        for name, other in (("symbol", int(block.symbol[s, x])), ("state", s)):
+            pairs[name][u, other] = pairs[name].get((u, other), 0.0) + mass
+    for s, x in itertools.product(range(states), range(candidates)):
+        sent = sum(p_label[s, u] * p_candidate[s, u, x] for u in range(labels))
+        cost += tree.prior[s] * abs(sent - block.cover[s, x]) / 2
+
+    def information(joint: dict[tuple[int, int], float]) -> float:
+        left: dict[int, float] = {}
+        right: dict[int, float] = {}
+        for (u, other), mass in joint.items():
+            left[u] = left.get(u, 0.0) + mass
+            right[other] = right.get(other, 0.0) + mass
+        return sum(mass * math.log2(mass / (left[u] * right[o])) for (u, o), mass in joint.items() if mass > 0)
+
+    return information(pairs["symbol"]) - information(pairs["state"]), cost
+
+
+ABOUT_TRIANGLE = ([[0.5, 0.5]] * 3, [["a", "b"], ["b", "c"], ["c", "a"]])
+"""Three states with two candidates each, every two share one: three labels are needed."""
+
+
+@pytest.mark.parametrize(
+    ("cover", "names", "labels", "expected"),
+    [
+        ([[0.25] * 4], [["a", "b", "c", "d"]], 2, RateBound(1.0, exact=False)),
+        ([[0.25] * 4], [["a", "b", "c", "d"]], 4, RateBound(2.0, exact=True)),
+        ([[0.25] * 4], [["a", "b", "c", "d"]], None, RateBound(2.0, exact=True)),
+        (*ABOUT_TRIANGLE, 2, RateBound(1.0, exact=False)),
+        (*ABOUT_TRIANGLE, 4, RateBound(1.0, exact=True)),
+    ],
+)
+def test_bound_of_few_labels(
+    cover: list[list[float]], names: list[list[str]], labels: int | None, expected: RateBound
+) -> None:
+    tree = shared_tree(cover, names)
+    bound = rate_bound(tree, solve(tree, 0.1), labels)
+    assert bound == RateBound(pytest.approx(expected.rate, abs=1e-12), expected.exact)
+
+
+def test_discounted_bound_of_few_labels() -> None:
+    tree = synthetic_tree(2, 3, 8, entropy=2.9)
+    bound = rate_bound(tree, solve(tree, 0.1, 0.5), 2, 0.5)
+    assert bound == RateBound(pytest.approx(0.5 + 0.25 + 0.125), exact=False)
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.3])
+@pytest.mark.parametrize(
+    ("cover", "names"),
+    [
+        ([[0.5, 0.3, 0.2]], [["a", "b", "c"]]),
+        ([[0.7, 0.3], [0.4, 0.6]], [["a", "b"], ["b", "c"]]),
+        ABOUT_TRIANGLE,
+    ],
+)
+def test_no_law_of_two_labels_exceeds_the_bound(
+    cover: list[list[float]], names: list[list[str]], epsilon: float
+) -> None:
+    """Every map of candidates to labels, with P(u|s) and W(x|u,s) on a grid around it."""
+    tree = shared_tree(cover, names)
+    states, candidates = np.shape(cover)
+    bound = rate_bound(tree, solve(tree, epsilon), 2)
+    best = 0.0
+    rng = np.random.default_rng(0)
+    for maps in itertools.product(range(2), repeat=states * candidates):
+        for _ in range(20):
+            marginal = np.array(cover) * rng.uniform(0.4, 1.6, size=(states, candidates))
+            marginal /= marginal.sum(1, keepdims=True)
+            noise = rng.choice([0.0, 0.0, 0.1])
+            given = np.full((states, candidates, 2), noise / 2)  # P(u|x,s)
+            for place, label in enumerate(maps):
+                given[place // candidates, place % candidates, label] += 1 - noise
+            joint = np.moveaxis(marginal[:, :, None] * given, 2, 1)
+            p_label = joint.sum(2)
+            p_candidate = np.where(p_label[:, :, None] > 0, joint / np.maximum(p_label, 1e-300)[:, :, None], 0.5)
+            rate, cost = joint_rate_and_cost(tree, p_label, p_candidate)
+            if cost <= epsilon:
+                best = max(best, rate)
+    assert best <= bound.rate + 1e-12
+    assert best > 0.6 * bound.rate
+    fewest = min(
+        max(labelled.values()) + 1
+        for labelling in itertools.product(range(4), repeat=len({name for row in names for name in row}))
+        for labelled in [dict(zip(sorted({name for row in names for name in row}), labelling, strict=True))]
+        if all(len({labelled[name] for name in row}) == len(row) for row in names)
+    )
+    assert bound.exact == (fewest <= 2)
+    if bound.exact:
+        assert best > 0.95 * bound.rate

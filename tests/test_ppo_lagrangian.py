@@ -272,7 +272,7 @@ class TestTraining:
         model.learn(16 * 2 * 150, callback=evaluation)
         evaluation.restore_best()
         law = model.joint_law(env)
-        assert evaluation.best.rate >= 0.85 * env.unwrapped.optimal_rate
+        assert evaluation.best.rate >= 0.85 * env.unwrapped.problem.optimum.rate
         assert sum(float(measure(block).rate) for block in law.blocks) == pytest.approx(evaluation.best.rate, abs=1e-9)
         assert sum(float(measure(block).cost) for block in law.blocks) <= 0.1
 

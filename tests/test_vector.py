@@ -156,6 +156,7 @@ def test_spaces_and_metadata(small_tree_file):
     observation, infos = batched.reset(seed=0)
     assert observation in batched.observation_space
     assert infos["optimal_rate"].shape == (3,)
+    np.testing.assert_array_equal(infos["rate_bound"], infos["optimal_rate"])
     before = {name: values.copy() for name, values in observation.items()}
     batched.step(batched.action_space.sample())
     for name, values in before.items():

@@ -14,6 +14,7 @@ from wm_env.arguments import integer, name_or_path, number
 from wm_env.coded import balanced_law
 from wm_env.information import Measures, measure
 from wm_env.law import BlockLaw, JointLaw, advance, induced_cover
+from wm_env.optimum import check_budget
 from wm_env.problem import Problem, make_objective, open_tree, split_prompts
 from wm_env.spaces import TOLERANCE, ProductOfSimplices
 from wm_env.tree import StateTree, subset
@@ -56,7 +57,9 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
     ## Info
     At every step, floats: `cost`, `cost_so_far` (sum of gamma^b c_b), `rate_per_token` (r / L), `i_ux`, `i_us`,
     `i_ux_given_s`, `cover_entropy`, bits per block. At reset: `cost`, `cost_so_far` and, for the gp objective,
-    `optimal_rate`, the exact constrained optimum of sum_b gamma^b r_b. Tables are attributes: `problem`, `laws`.
+    `rate_bound`, which sum_b gamma^b r_b of no policy within the budget exceeds. Where M labels are known to reach it,
+    as by default, `optimal_rate` is the same number: every candidate of a state needs a label of its own, the same in
+    all states that share it, so fewer than Q are too few. Tables are attributes: `problem`, `laws`.
 
     ## Starting state
     Z(1) is the prior over prompts. Without options every episode has the same prompts, the first of the split.
@@ -71,7 +74,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
     | `tree` | `"news"` | the shipped tree, or the path of a tree file |
     | `prompts` | 4 | prompts of an episode |
     | `candidates` | 8 | Q, the most likely candidates kept per state |
-    | `labels` | 8 | M, a power of two, at most 2^L |
+    | `labels` | 8 | M, a power of two, 2 to 2^L |
     | `blocks` | `None` | B, the first blocks of the tree; all of them by default |
     | `epsilon` | 0.1 | bound on sum_b gamma^b c_b; the environment reports, it does not enforce |
     | `gamma` | 1.0 | discount of the objective |
@@ -81,7 +84,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
 
     ## Rendering
     `render_mode="ansi"`: one line of text per finished block, and one with the sums, the budget and, for the gp
-    objective, the exact constrained optimum. `"rgb_array"`: a picture of the sums, 360 x 640 pixels.
+    objective, `rate_bound`. `"rgb_array"`: a picture of the sums, 360 x 640 pixels.
 
     ## Version history
     * v0: first version.
@@ -118,8 +121,8 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             raise ValueError(f"prompts={prompts}: split {split!r} of this tree has 1 to {len(rows)}")
         self._pool = subset(whole, rows, candidates, blocks)
         self.objective = make_objective(objective, self._pool.block_length, labels, message_bits)
-        self._first = Problem(subset(self._pool, range(prompts)), epsilon, gamma)
-        self.optimal_rate = self._first.optimum.rate  # computed here so that a bad budget fails here
+        check_budget(epsilon, gamma)
+        self._first = Problem(subset(self._pool, range(prompts)), epsilon, gamma, labels)
         self.problem = self._first
         self.laws: tuple[BlockLaw, ...] = ()
         self._measured: tuple[Measures, ...] = ()
@@ -151,7 +154,10 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         self._cost_so_far = 0.0
         info = {"cost": 0.0, "cost_so_far": 0.0}
         if not self.objective.message_set:
-            info["optimal_rate"] = self.problem.optimum.rate
+            bound = self.problem.rate_bound
+            info["rate_bound"] = bound.rate
+            if bound.exact:
+                info["optimal_rate"] = bound.rate
         return self._observation(), info
 
     def step(self, action: NDArray[Any]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -228,17 +234,17 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             list(accumulate(gamma**block * value for block, value in enumerate(values, start=1)))
             for values in (rates, costs)
         )
-        optimum = None if self.objective.message_set else self.problem.optimum.rate
+        bound = None if self.objective.message_set else self.problem.rate_bound
         if self.render_mode == "rgb_array":
             # Imported only here: stepping the environment does without Matplotlib.
             from wm_env.rendering import draw_frame
 
-            return draw_frame(gained, spent, len(self.problem.blocks), budget, optimum)
+            return draw_frame(gained, spent, len(self.problem.blocks), budget, bound)
         lines = [
             f"block {number}: rate {rate:.4f} bits, total variation {cost:.4f}"
             for number, (rate, cost) in enumerate(zip(rates, costs, strict=True), start=1)
         ]
-        best = "" if optimum is None else f" of at most {optimum:.4f}"
+        best = "" if bound is None else f" of at most {bound.rate:.4f}"
         rate = f"rate {gained[-1] if gained else 0.0:.4f}{best} bits"
         return "\n".join([*lines, f"so far: {rate}, total variation {self._cost_so_far:.4f} of at most {budget:.4f}"])
 
@@ -260,7 +266,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         if "prompts" not in options:
             return self._first
         rows = rng.choice(len(self._pool.prior), size=int(options["prompts"]), replace=False)
-        return Problem(subset(self._pool, rows.tolist()), self._first.epsilon, self._first.gamma)
+        return Problem(subset(self._pool, rows.tolist()), self._first.epsilon, self._first.gamma, self.labels)
 
     def _observation(self) -> Observation:
         number = len(self.laws)

@@ -1,21 +1,26 @@
-"""The exact optimum of the rate under a total-variation budget, over all laws of a tree's candidates.
+"""The highest rate under a total-variation budget, over all laws of a tree's candidates.
 
 For a marginal law q of the candidates no label does better than I(U;X) - I(U;S) = H_q(X|S): the rate equals
 I(U;X|S) - I(U;S|X), whose first term is at most H_q(X|S) and whose second is never negative. U = X reaches it, and so
-does any labelling that is injective on the candidates of every state. What is left is a concave problem in the q's:
+does any labelling that is injective on the candidates of every state, a proper colouring. What is left is a concave
+problem in the q's:
 
     maximise sum_b gamma^b H_q(X_b|S_b)  subject to  sum_b gamma^b c_b <= epsilon,    c_b = E V(q(.|S_b), P(.|S_b)).
 
 With a multiplier beta it separates: the value to go of a state depends on nothing but the state, so Z is not needed
 on the way back, and every state has a closed form, the cover clipped between two multiples of 2^bonus.
+
+M labels that are too few for a proper colouring reach less: the rate of a block, H(U|S) - H(U|X), is at most log2 M.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
+from wm_env.colouring import colour_candidates
 from wm_env.information import entropy, total_variation
 from wm_env.law import advance
 from wm_env.tree import StateTree
@@ -26,7 +31,7 @@ COST_RESOLUTION = 1e-13
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best marginal laws for a budget.
+    """The best marginal laws for a budget, if there are labels enough.
 
     Attributes:
         marginals: q(x|s), one tensor (N, Q) per block, rows sum to 1, zero where the cover is zero.
@@ -42,12 +47,41 @@ class Optimum:
     cost: float
 
 
-def solve(tree: StateTree, epsilon: float, gamma: float = 1.0) -> Optimum:
-    """The highest rate of any law on `tree` whose cost is at most `epsilon`.
+@dataclass(frozen=True)
+class RateBound:
+    """What no law with a given number of labels exceeds.
 
-    An upper bound for every number of labels; reached where the labels suffice for a proper colouring of the
-    candidates (see `agents.planner`). Exact up to rounding: the multiplier is found by Brent's method, everything else
-    is closed form.
+    Attributes:
+        rate: in bits, at least sum_b gamma^b r_b of every law within the budget.
+        exact: a law reaches it, that of `agents.planner.plan`; where this is False no such law is known.
+    """
+
+    rate: float
+    exact: bool
+
+
+def rate_bound(tree: StateTree, optimum: Optimum, labels: int | None = None, gamma: float = 1.0) -> RateBound:
+    """How much of `optimum` there is with M labels: the smaller of its rate and sum_b gamma^b log2 M.
+
+    Exact if a proper colouring of every block's candidates with M colours is found.
+
+    Args:
+        tree: the tree of `optimum`.
+        optimum: what `solve` returns for the tree, a budget and `gamma`.
+        labels: M >= 1; None: as many as it takes.
+        gamma: discount, in (0, 1].
+    """
+    if labels is None or all(int(colour_candidates(block).max()) < labels for block in tree.blocks):
+        return RateBound(optimum.rate, exact=True)
+    most = sum(gamma ** (number + 1) * math.log2(labels) for number in range(len(tree.blocks)))
+    return RateBound(min(optimum.rate, most), exact=False)
+
+
+def solve(tree: StateTree, epsilon: float, gamma: float = 1.0) -> Optimum:
+    """The highest rate of any law on `tree`, with any number of labels, whose cost is at most `epsilon`.
+
+    `rate_bound` says what is left of it with few labels. Exact up to rounding: the multiplier is found by Brent's
+    method, everything else is closed form.
 
     Raises:
         ValueError: a budget that is negative or not a number, or a discount outside (0, 1].
@@ -82,7 +116,7 @@ def check_budget(epsilon: float, gamma: float) -> None:
         raise ValueError(f"gamma={gamma}: a discount in (0, 1] is needed")
 
 
-def percent_of_optimum(rate: float, optimum: Optimum) -> float:
+def percent_of_optimum(rate: float, optimum: Optimum | RateBound) -> float:
     """100 * rate / optimal rate, for a rate summed over blocks with the same discount; 100 where both are 0.
 
     Above 100 only for laws that cost more than the budget of `optimum`.

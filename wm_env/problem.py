@@ -1,4 +1,4 @@
-"""One watermarking problem: a tree cut to size, as tensors, with its objective and its exact optimum."""
+"""One watermarking problem: a tree cut to size, as tensors, with its objective and its highest rate."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from wm_env.coded import coded_law, label_bits
 from wm_env.law import BlockLaw
-from wm_env.optimum import Optimum, solve
+from wm_env.optimum import Optimum, RateBound, rate_bound, solve
 from wm_env.tree import StateTree, load_tree, shipped_tree
 
 SPLITS = ("all", "train", "test")
@@ -37,11 +37,13 @@ class Problem:
         tree: the state tree, cut to the prompts and candidates of this problem.
         epsilon: bound on sum_b gamma^b c_b, b = 1..B.
         gamma: discount, in (0, 1].
+        labels: M; None: as many as it takes.
     """
 
     tree: StateTree
     epsilon: float
     gamma: float
+    labels: int | None = None
 
     @cached_property
     def blocks(self) -> tuple[BlockTensors, ...]:
@@ -58,8 +60,13 @@ class Problem:
 
     @cached_property
     def optimum(self) -> Optimum:
-        """The exact optimum of the rate under the budget."""
+        """The highest rate under the budget with any number of labels."""
         return solve(self.tree, self.epsilon, self.gamma)
+
+    @cached_property
+    def rate_bound(self) -> RateBound:
+        """The highest rate under the budget with this problem's labels, or a bound on it."""
+        return rate_bound(self.tree, self.optimum, self.labels, self.gamma)
 
 
 @dataclass(frozen=True)
@@ -86,10 +93,12 @@ def make_objective(name: str, block_length: int, labels: int, message_bits: int 
     then meets the message before anything else.
 
     Raises:
-        ValueError: another name, labels that are no power of two or too many, more message bits than label bits, or any
-            for the gp objective.
+        ValueError: another name, labels that are no power of two, too many or one only, more message bits than label
+            bits, or any for the gp objective.
     """
     bits = label_bits(labels)
+    if bits == 0:
+        raise ValueError("labels=1: a label needs at least two values to carry anything")
     if bits > block_length:
         raise ValueError(f"labels={labels}: blocks of {block_length} tokens have at most {2**block_length} words")
     if name == "gp":

@@ -208,7 +208,11 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         self._add(infos, "cost", copies, 0.0)
         self._add(infos, "cost_so_far", copies, 0.0)
         if not self.single.objective.message_set:
-            self._add(infos, "optimal_rate", copies, [problem.optimum.rate for problem in drawn])
+            bounds = [problem.rate_bound for problem in drawn]
+            self._add(infos, "rate_bound", copies, [bound.rate for bound in bounds])
+            exact = np.array([bound.exact for bound in bounds])
+            if exact.any():
+                self._add(infos, "optimal_rate", copies[exact], [bound.rate for bound in bounds if bound.exact])
 
     def _stack_problems(self) -> None:
         self._stacked = _stack(self.problems, self._shape[0])
