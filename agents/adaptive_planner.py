@@ -22,9 +22,9 @@ from agents.coded_planner import plan_coded
 from agents.word_maps import alike_states
 from wm_env.coded import coded_law, label_bits
 from wm_env.information import total_variation
-from wm_env.law import JointLaw, induced_cover, roll_out
+from wm_env.law import JointLaw, induced_cover, roll_out, state_reach
 from wm_env.optimum import COST_RESOLUTION, check_budget
-from wm_env.tree import Floats, Ints, StateTree, number_paths, state_reach
+from wm_env.tree import Floats, Ints, StateTree, number_paths
 
 _ROUNDING = 1e-9
 

@@ -19,11 +19,11 @@ from agents.schedules import slot_channel
 from agents.word_maps import alike_states, map_words, pack_words, sharing_states, word_loads
 from wm_env.coded import coded_law
 from wm_env.information import measure
-from wm_env.law import JointLaw, roll_out
+from wm_env.law import JointLaw, roll_out, state_reach
 from wm_env.limits import distance_masses
 from wm_env.optimum import check_budget
 from wm_env.problem import make_objective
-from wm_env.tree import Floats, Ints, StateTree, state_reach
+from wm_env.tree import Floats, Ints, StateTree
 
 _SLOT_BITS = 4
 _CHUNK = 512

@@ -27,8 +27,8 @@ from polar.covertness import message_laws
 from polar.evaluation import design_codes, error_rates
 from polar.keys import KeySchedule
 from wm_env.information import entropy, total_variation
-from wm_env.law import JointLaw, add_rows, advance
-from wm_env.tree import Floats, StateTree, state_reach
+from wm_env.law import JointLaw, add_rows, advance, state_reach
+from wm_env.tree import Floats, StateTree
 
 Knowledge = Literal["state", "law"]
 """The receiver knows the state of the block, or no more than the law of states (and the symbol that it received)."""

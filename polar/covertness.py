@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from wm_env.information import entropy, total_variation
-from wm_env.law import BlockLaw, advance
-from wm_env.tree import StateTree, state_reach
+from wm_env.law import BlockLaw, advance, state_reach
+from wm_env.tree import StateTree
 
 _LARGEST = 4e9
 """Most terms of a sum over texts."""

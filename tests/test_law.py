@@ -18,11 +18,11 @@ from wm_env.law import (
     load_law,
     roll_out,
     save_law,
+    state_reach,
     symbol_label_probs,
 )
 from wm_env.synthetic import synthetic_tree
 from wm_env.tensors import read_tensors, write_tensors
-from wm_env.tree import state_reach
 
 TREE = synthetic_tree(3, 2, 4, 4, 1.5, overlap=0.5, seed=1)
 
@@ -182,3 +182,13 @@ def test_mass_outside_the_support_is_refused():
     check_conditionals(p_label, inside, cover)
     with pytest.raises(ValueError, match="mass on a candidate that the cover does not have"):
         check_conditionals(p_label, inside.flip(2), cover)
+
+
+def test_reach_by_hand(small_tree):
+    reach = state_reach(small_tree)
+    assert np.array_equal(reach[0], small_tree.prior)
+    first = small_tree.blocks[0]
+    for s in range(len(first.cover)):
+        for q in range(5):
+            expected = small_tree.prior[s] * first.cover[s, q]
+            assert reach[1][first.child[s, q]] == pytest.approx(expected, abs=1e-15)

@@ -6,10 +6,11 @@ from letters_lm import LETTERS, PROMPTS, letters_settings, write_letters
 from tiny_lm import brute_force
 from torch.distributed import HashStore
 
+from wm_env.law import state_reach
 from wm_env.lm.crew import Crew
 from wm_env.lm.load import load_lm
 from wm_env.lm.states import batches, grow_tree, pool_law
-from wm_env.tree import check_tree, state_reach
+from wm_env.tree import check_tree
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from small_trees import uneven_tree
 
 from wm_env.synthetic import synthetic_tree
 from wm_env.tensors import read_tensors, write_tensors
-from wm_env.tree import TREE_FORMAT, TreeBlock, check_tree, load_tree, number_symbols, save_tree, state_reach, subset
+from wm_env.tree import TREE_FORMAT, TreeBlock, check_tree, load_tree, number_symbols, save_tree, subset
 
 
 def replace_block(tree, number, **changes):
@@ -157,16 +157,6 @@ def test_a_file_without_a_tree_is_refused_in_one_line(small_tree, tmp_path, spoi
     assert str(refusal.value).startswith(str(path))
     assert str(refusal.value).endswith("build the tree again")
     assert "\n" not in str(refusal.value)
-
-
-def test_reach_by_hand(small_tree):
-    reach = state_reach(small_tree)
-    assert np.array_equal(reach[0], small_tree.prior)
-    first = small_tree.blocks[0]
-    for s in range(len(first.cover)):
-        for q in range(5):
-            expected = small_tree.prior[s] * first.cover[s, q]
-            assert reach[1][first.child[s, q]] == pytest.approx(expected, abs=1e-15)
 
 
 @settings(max_examples=25)

@@ -17,7 +17,7 @@ from torch import Tensor
 from wm_env import arguments
 from wm_env.files import first_line, write_atomically
 from wm_env.tensors import FileFormat, read_tensors, write_tensors
-from wm_env.tree import StateTree
+from wm_env.tree import Floats, StateTree
 
 LAW_FORMAT = FileFormat(kind="covert-watermark law", version=1)
 
@@ -118,6 +118,15 @@ def advance(state_probs: Tensor, induced: Tensor, child: Tensor, states: int) ->
     mass = (state_probs[:, None] * induced).flatten(0, 1)
     place = child.clamp_min(0).flatten(0, 1).expand_as(mass)
     return mass.new_zeros(states, *mass.shape[1:]).scatter_add(0, place, mass)
+
+
+def state_reach(tree: StateTree) -> tuple[Floats, ...]:
+    """Probability of every state under the model's own law, one array (N,) per block, each sums to 1."""
+    reach = [torch.as_tensor(tree.prior)]
+    for block, following in zip(tree.blocks, tree.blocks[1:], strict=False):
+        cover, child = torch.as_tensor(block.cover), torch.as_tensor(block.child)
+        reach.append(advance(reach[-1], cover, child, len(following.cover)))
+    return tuple(probs.numpy() for probs in reach)
 
 
 def roll_out(tree: StateTree, policy: Policy, dtype: torch.dtype = torch.float64) -> JointLaw:

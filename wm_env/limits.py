@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import comb
 
+from wm_env.law import state_reach
 from wm_env.partition import excess_bound, partition_items
-from wm_env.tree import Floats, Ints, StateTree, state_reach
+from wm_env.tree import Floats, Ints, StateTree
 
 NODES = 20_000
 """Partial partitions that the search for the best one keeps; no state of the shipped tree needs more than 5,000."""

@@ -118,16 +118,6 @@ class StateTree:
         return fingerprint(_arrays(self), {"prompts": self.prompts, "meta": dataclasses.asdict(self.meta)})
 
 
-def state_reach(tree: StateTree) -> tuple[Floats, ...]:
-    """Probability of every state under the model's own law, one array (N,) per block, each sums to 1."""
-    reach = [tree.prior]
-    for block, following in zip(tree.blocks, tree.blocks[1:], strict=False):
-        mass = np.zeros(len(following.cover))
-        np.add.at(mass, np.maximum(block.child, 0), reach[-1][:, None] * block.cover)
-        reach.append(mass)
-    return tuple(reach)
-
-
 def number_paths(tree: StateTree) -> tuple[Ints, ...]:
     """Number of the symbols received up to candidate x of state s, (N, Q) for every block; -1 where padded.
 

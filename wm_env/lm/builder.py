@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from wm_env.files import check_output, check_writable, first_line, locked_folder
 from wm_env.information import entropy
+from wm_env.law import state_reach
 from wm_env.limits import min_entropy
 from wm_env.lm.build_options import BuildOptions
 from wm_env.lm.candidates import check_pool_size
@@ -35,7 +36,7 @@ from wm_env.lm.prompts import read_prompts
 from wm_env.lm.states import Grown, encode_prompts, grow_tree, pool_law
 from wm_env.lm.text import prefix_pairs
 from wm_env.startup import tell_failure
-from wm_env.tree import save_tree, state_reach
+from wm_env.tree import save_tree
 
 GIB = 2.0**30
 
