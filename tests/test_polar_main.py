@@ -14,7 +14,7 @@ from polar import commands, progress
 from polar.__main__ import main
 from polar.embedding import embed_with_retries
 from polar.framing import BitString, parse_bits
-from polar.secrets import NonceLedger
+from polar.secrets import Key, NonceLedger, load_key, save_key
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +23,9 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture
-def key(tmp_path, capsysbinary):
+def key(tmp_path):
     path = tmp_path / "secret.key"
-    assert main(["keygen", str(path)]) == 0
-    capsysbinary.readouterr()
+    save_key(Key(bytes(range(32))), path)
     return path
 
 
@@ -278,6 +277,8 @@ def test_a_model_without_entropy_is_exit_code_1(run, key, model):
 
 def test_key_files(run, key, model, tmp_path):
     assert run("keygen", key)[0] == 2
+    assert run("keygen", tmp_path / "other.key")[0] == 0
+    assert load_key(tmp_path / "other.key") != load_key(key)
     key.chmod(0o644)
     code, _, err = run("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
     assert code == 2
@@ -390,12 +391,14 @@ def test_bytes_that_are_no_plain_text_stay_off_a_terminal(monkeypatch, capfdbina
         (("--scheme", "parallel"), ["scheme (parallel)", "tokenizer", "all other settings"]),
     ],
 )
-def test_a_text_without_a_message_names_what_must_agree(run, key, model, tmp_path, given, named):
+def test_a_text_without_a_message_names_what_must_agree(run, key, model, tmp_path, monkeypatch, given, named):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     text = tmp_path / "text"
     text.write_bytes(b"the they there the they there the they there")
     code, _, err = run("decode", "--key", key, "--model", model, "--prompt", "a", *given, text)
     assert code == 3
-    hint = err.splitlines()[1]
+    # Lines of progress come first.
+    hint = next(line for line in err.splitlines() if "must be the sender's" in line)
     for words in [*named, model]:
         assert words in hint
 

@@ -11,9 +11,11 @@ from polar import __main__ as command
 from polar.channel import Settings, open_channel
 from polar.decoding import decode
 from polar.embedding import embed_with_retries
-from polar.secrets import new_key
+from polar.secrets import Key, save_key
 from wm_env.lm.load import load_lm
 from wm_env.lm.stack import stack_of
+
+KEY = Key(bytes(range(32)))
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +48,14 @@ def test_a_stack_is_named_by_all_that_matters(folder, other):
 def test_another_stack_never_reads_another_message(folder, other, scheme, kind):
     settings = Settings(scheme=scheme, candidates=16)
     receiver = load_lm(other) if kind == "other weights" else load_lm(folder, dtype=torch.bfloat16)
-    sender, key = open_channel(load_lm(folder), "the tide", settings), new_key()
+    sender = open_channel(load_lm(folder), "the tide", settings)
     found = []
     for number in range(6 if scheme == "stream" else 2):
         message = bytes([number, 255 - number])
-        sent = embed_with_retries(sender, message, key, range(4 * number, 4 * number + 4))
+        sent = embed_with_retries(sender, message, KEY, range(4 * number, 4 * number + 4))
         text = sent.text.encode()
-        assert decode(sender, text, key, [sent.nonce]).message == message
-        read = decode(open_channel(receiver, "the tide", settings), text, key, [sent.nonce])
+        assert decode(sender, text, KEY, [sent.nonce]).message == message
+        read = decode(open_channel(receiver, "the tide", settings), text, KEY, [sent.nonce])
         assert read.message in (None, message)
         found.append(read.message)
     if kind == "other weights":
@@ -67,7 +69,7 @@ def test_both_ends_are_named(folder, other, tmp_path, capsysbinary):
         return code, out, err.decode()
 
     key = tmp_path / "secret.key"
-    run("keygen", key)
+    save_key(KEY, key)
     code, text, err = run("embed", "--key", key, "--model", folder, "--prompt", "the tide", "--message-bits", "1011")
     assert code == 0
     assert f"written with {stack_of(load_lm(folder))}" in err
