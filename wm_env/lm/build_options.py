@@ -12,6 +12,8 @@ PAPER_PROMPTS = 50
 """Prompts of the paper's trees: 1,050 states with 20 candidates in two blocks."""
 MOST_STATES = 10**7
 """Most states behind one prompt, some 15 GB of candidates at Q = 20 and L = 8; larger trees can be planned dry only."""
+MOST_ROWS = 2**16
+"""Most canvases in a forward pass, far beyond what fills a GPU."""
 
 
 @paragraph_help
@@ -85,6 +87,8 @@ class BuildOptions:
         settings = self.settings()
         if self.blocks < 1 or (self.batch_size is not None and self.batch_size < 1):
             raise ValueError("--blocks and --batch-size must be at least 1")
+        if self.rows is not None and self.rows > MOST_ROWS:
+            raise ValueError(f"--rows {self.rows}: at most {MOST_ROWS}")
         check_seed(self.seed)
         if not self.dry_run:
             self.target()

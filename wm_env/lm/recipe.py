@@ -5,10 +5,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from wm_env.files import check_seed
+from wm_env.lm.network import LARGEST_SIZE
 from wm_env.lm.objective import BLOCK
 
 CONTEXT = 48
 """Clean tokens before the block that the validation scores."""
+
+LARGEST = 10**9
+"""Largest number of steps, tokens, windows or minutes, and largest learning rate: beyond it arithmetic overflows."""
+
+_BOUNDED = (
+    *("steps", "minutes", "tokens_per_step", "windows", "warmup", "decay", "validate_every", "save_every"),
+    *("lr", "embedding_lr"),
+)
 
 
 @dataclass(frozen=True)
@@ -100,13 +110,17 @@ class Options:
             raise ValueError(f"--windows must be at least 2, got {self.windows}")
         if min(self.plain_share, self.block_share) < 0 or self.plain_share + self.block_share > 1:
             raise ValueError("--plain-share and --block-share must be parts of 1, and at most 1 together")
-        positive = ("steps", "minutes", "lr", "embedding_lr", "decay", "warmup", "validate_every", "save_every")
-        for name in positive:
+        for name in _BOUNDED:
             value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"--{name.replace('_', '-')} must be positive, got {value}")
+            if value is not None and not 0 < value <= LARGEST:
+                raise ValueError(f"--{name.replace('_', '-')} must be positive and at most {LARGEST}, got {value}")
+        if self.shape.vocab_size > LARGEST_SIZE:
+            raise ValueError(f"--vocab-size must be at most {LARGEST_SIZE}, got {self.shape.vocab_size}")
         if self.decay > 1:
             raise ValueError(f"--decay is a part of the run, at most 1, got {self.decay}")
+        if not 0 <= self.weight_decay <= 1:
+            raise ValueError(f"--weight-decay must lie between 0 and 1, got {self.weight_decay}")
+        check_seed(self.seed)
 
     def text_weights(self) -> dict[Path, float]:
         """Text -> weight."""
