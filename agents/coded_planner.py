@@ -18,8 +18,8 @@ from agents.placement import place
 from agents.schedules import slot_channel
 from agents.word_maps import alike_states, map_words, pack_words, sharing_states, word_loads
 from wm_env.coded import coded_law
-from wm_env.information import measure
-from wm_env.law import JointLaw, roll_out, state_reach
+from wm_env.information import discounted_totals, measure
+from wm_env.law import BlockLaw, JointLaw, roll_out, state_reach
 from wm_env.limits import distance_masses
 from wm_env.optimum import check_budget
 from wm_env.problem import make_objective
@@ -109,21 +109,15 @@ def plan_coded(
         return p_candidate.new_full((len(channel), count), 1 / count), p_candidate
 
     law = dataclasses.replace(roll_out(tree, policy), message_sets=tuple(sets))
-    return _worth(law, gamma)
+    coded = [coded_law(block, law.block_length, positions) for block, positions in zip(law.blocks, sets, strict=True)]
+    totals = discounted_totals([measure(block) for block in coded], gamma)
+    return CodedPlan(law, tuple(_success(block) for block in coded), totals.rate, totals.cost)
 
 
-def _worth(law: JointLaw, gamma: float) -> CodedPlan:
-    assert law.message_sets is not None
-    rate = cost = 0.0
-    success = []
-    for number, (block, positions) in enumerate(zip(law.blocks, law.message_sets, strict=True)):
-        coded = coded_law(block, law.block_length, positions)
-        measures = measure(coded)
-        rate += gamma ** (number + 1) * float(measures.rate)
-        cost += gamma ** (number + 1) * float(measures.cost)
-        right = coded.p_candidate.amax(1).sum(1) / coded.labels
-        success.append(float(coded.state_probs @ right))
-    return CodedPlan(law, tuple(success), rate, cost)
+def _success(coded: BlockLaw) -> float:
+    """Probability that the likeliest message, given state and candidate, is the one that was sent."""
+    right = coded.p_candidate.amax(1).sum(1) / coded.labels
+    return float(coded.state_probs @ right)
 
 
 def _wrong_mass(cover: Floats, words: Ints, message_bits: int) -> Floats:

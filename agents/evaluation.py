@@ -8,14 +8,10 @@ import torch
 
 from agents.policies import SoftmaxPolicy
 from wm_env.coded import balanced_law
-from wm_env.information import Measures, entropy, measure
+from wm_env.information import Measures, discounted_totals, entropy, measure
 from wm_env.law import BlockLaw, JointLaw, Policy, roll_out
-from wm_env.optimum import percent_of_optimum
+from wm_env.optimum import FEASIBLE, percent_of_optimum
 from wm_env.problem import Objective, Problem
-
-FEASIBLE = 1e-9
-"""A cost of at most epsilon plus this meets the limit; rounding in a sum of total variations is far smaller."""
-
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -56,10 +52,8 @@ def evaluate_law(problem: Problem, objective: Objective, policy: Policy) -> Eval
     sets = (chosen,) * len(rolled.blocks) if chosen else None
     law = JointLaw(rolled.blocks, rolled.block_length, rolled.tree, sets)
     measures = tuple(measure(objective(block)) for block in law.blocks)
-    weights = [problem.gamma ** (number + 1) for number in range(len(measures))]
-    rate = sum(weight * float(measured.rate) for weight, measured in zip(weights, measures, strict=True))
-    cost = sum(weight * float(measured.cost) for weight, measured in zip(weights, measures, strict=True))
-    return Evaluation(law, measures, rate, cost, cost <= problem.epsilon + FEASIBLE)
+    totals = discounted_totals(measures, problem.gamma)
+    return Evaluation(law, measures, totals.rate, totals.cost, totals.cost <= problem.epsilon + FEASIBLE)
 
 
 def evaluate_policy(problem: Problem, objective: Objective, policy: SoftmaxPolicy) -> Evaluation:

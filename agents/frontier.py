@@ -20,7 +20,7 @@ with quitting_on_interrupt(__name__):
     from agents.progress import say
     from agents.runs import RunFolder, read_config
     from wm_env.files import check_output, write_atomically
-    from wm_env.information import measure
+    from wm_env.information import Totals, discounted_totals, measure
     from wm_env.json_values import read_as
     from wm_env.law import JointLaw, load_law
     from wm_env.optimum import Optimum, percent_of_optimum, solve
@@ -30,19 +30,6 @@ _CURVE_POINTS = 61
 _MARKERS = "osD^vPX*"
 _SIZES = {"planner": 11, "primal-dual": 7, "ppo": 7}
 """In points; larger for the planner, whose marker others come to lie on."""
-
-
-@dataclass(frozen=True)
-class Achieved:
-    """What a law achieves on its tree.
-
-    Attributes:
-        rate: sum_b gamma^b r_b in bits, b = 1..B.
-        cost: sum_b gamma^b c_b.
-    """
-
-    rate: float
-    cost: float
 
 
 @dataclass(frozen=True)
@@ -57,7 +44,7 @@ class RunResult:
 
     agent: str
     epsilon: float
-    law: Achieved
+    law: Totals
 
 
 @dataclass(frozen=True)
@@ -80,14 +67,9 @@ class Options:
     """The figure, a PNG; frontier.png beside the first run folder if not given."""
 
 
-def achieved(law: JointLaw, gamma: float = 1.0) -> Achieved:
+def achieved(law: JointLaw, gamma: float = 1.0) -> Totals:
     """Rate and cost of a joint law, discounted."""
-    measures = [measure(block) for block in law.blocks]
-    weights = [gamma ** (number + 1) for number in range(len(measures))]
-    return Achieved(
-        rate=sum(weight * float(one.rate) for weight, one in zip(weights, measures, strict=True)),
-        cost=sum(weight * float(one.cost) for weight, one in zip(weights, measures, strict=True)),
-    )
+    return discounted_totals([measure(block) for block in law.blocks], gamma)
 
 
 def frontier(tree: StateTree, budgets: Sequence[float], gamma: float = 1.0) -> list[Optimum]:

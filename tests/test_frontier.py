@@ -4,9 +4,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents.frontier import Achieved, RunResult, achieved, frontier, frontier_figure, main, short_names
+from agents.frontier import RunResult, achieved, frontier, frontier_figure, main, short_names
 from agents.planner import plan
 from agents.runs import RunFolder, create_run
+from wm_env.information import Totals
 from wm_env.law import save_law
 from wm_env.optimum import solve
 from wm_env.synthetic import synthetic_tree
@@ -31,7 +32,7 @@ def test_plans_lie_on_the_frontier_of_their_cost() -> None:
 
 def test_the_figure_shows_the_optimum_and_every_law() -> None:
     tree = synthetic_tree(3, 2, 5, block_length=4, entropy=1.5)
-    half = RunResult("ppo", 0.25, Achieved(rate=solve(tree, 0.3).rate / 2, cost=0.3))
+    half = RunResult("ppo", 0.25, Totals(rate=solve(tree, 0.3).rate / 2, cost=0.3))
     axes = frontier_figure(tree, {"half": half}).axes[0]
     curve, marker = axes.lines
     budgets, rates = np.asarray(curve.get_xdata()), np.asarray(curve.get_ydata())
@@ -45,7 +46,7 @@ def test_the_figure_shows_the_optimum_and_every_law() -> None:
 def test_colour_tells_the_agent_and_the_marker_the_budget() -> None:
     tree = synthetic_tree(3, 2, 5, block_length=4, entropy=1.5)
     runs = {
-        f"{agent}-{epsilon}": RunResult(agent, epsilon, Achieved(rate=solve(tree, epsilon).rate, cost=epsilon))
+        f"{agent}-{epsilon}": RunResult(agent, epsilon, Totals(rate=solve(tree, epsilon).rate, cost=epsilon))
         for epsilon in (0.2, 0.02)
         for agent in ("ppo", "planner", "primal-dual")
     }
@@ -69,7 +70,7 @@ def test_colour_tells_the_agent_and_the_marker_the_budget() -> None:
 @pytest.mark.parametrize(("share", "cut"), [(0.99, True), (0.0, False)])
 def test_an_axis_that_does_not_begin_at_zero_says_so(share: float, cut: bool) -> None:
     tree = synthetic_tree(3, 2, 5, block_length=4, entropy=1.5)
-    run = RunResult("planner", 0.1, Achieved(rate=share * solve(tree, 0.1).rate, cost=0.1))
+    run = RunResult("planner", 0.1, Totals(rate=share * solve(tree, 0.1).rate, cost=0.1))
     assert ("does not begin at 0" in frontier_figure(tree, {"run": run}).axes[0].get_ylabel()) == cut
 
 
@@ -104,7 +105,7 @@ def test_a_folder_may_be_the_one_that_we_are_in(tmp_path: Path, monkeypatch: pyt
 def test_the_legend_shows_names_as_they_are() -> None:
     tree = synthetic_tree(3, 2, 5, block_length=4, entropy=1.5)
     names = ["_low", "$a$", "a$b$c_", "$\\bad{$"]
-    law = Achieved(rate=solve(tree, 0.1).rate, cost=0.1)
+    law = Totals(rate=solve(tree, 0.1).rate, cost=0.1)
     figure = frontier_figure(tree, {name: RunResult("ppo", 0.1, law) for name in names})
     figure.draw_without_rendering()
     shown = [text.get_text() for text in figure.legends[0].get_texts()][1:]

@@ -13,11 +13,10 @@ from small_trees import uneven_tree
 
 from wm_env.information import (
     Measures,
-    cost,
+    discounted_totals,
     entropy,
     measure,
     measure_by_state,
-    rate,
     text_total_variation,
     total_variation,
 )
@@ -82,8 +81,8 @@ def test_labels_that_say_the_symbol_reach_the_entropy():
 
 def test_cost_of_a_tilted_law_by_hand():
     law = law_of([0.25, 0.75], [[0.5, 0.5], [0.9, 0.1]], [[0, 1], [0, 1]], [[1.0], [1.0]], [[[0.7, 0.3]], [[0.9, 0.1]]])
-    assert float(cost(law)) == pytest.approx(0.25 * 0.2)
-    assert float(rate(law)) == pytest.approx(0, abs=1e-15)
+    assert float(measure(law).cost) == pytest.approx(0.25 * 0.2)
+    assert float(measure(law).rate) == pytest.approx(0, abs=1e-15)
 
 
 @settings(max_examples=30)
@@ -169,7 +168,7 @@ def test_costs_of_the_blocks_bound_the_variation_of_the_text(prompts, blocks, se
     children = tuple(torch.from_numpy(block.child) for block in tree.blocks[:-1])
     found = float(text_total_variation(law.blocks, children))
     assert found == pytest.approx(expected, abs=1e-12)
-    assert found <= sum(float(cost(block)) for block in law.blocks) + 1e-12
+    assert found <= sum(float(measure(block).cost) for block in law.blocks) + 1e-12
 
 
 def test_entropy_and_variation_of_small_laws():
@@ -186,3 +185,15 @@ def test_gradients_are_finite_where_probabilities_are_zero():
     found = measure(BlockLaw(law.state_probs, law.cover, law.symbol, p_label, law.p_candidate))
     (found.rate - found.cost).backward()
     assert torch.isfinite(p_label.grad).all()
+
+
+@given(st.lists(st.tuples(st.floats(-2, 2), st.floats(0, 1)), max_size=5), st.floats(0.01, 1))
+def test_totals_weigh_the_first_block_by_gamma(pairs, gamma):
+    nothing = torch.tensor(0.0)
+    measures = [Measures(tensor(rate), tensor(cost), *[nothing] * 4) for rate, cost in pairs]
+    totals = discounted_totals(measures, gamma)
+    for found, column in ((totals.rate, 0), (totals.cost, 1)):
+        value = 0.0
+        for pair in reversed(pairs):
+            value = gamma * (pair[column] + value)
+        assert found == pytest.approx(value, abs=1e-12)

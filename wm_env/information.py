@@ -4,6 +4,7 @@ The only place where these formulas are written: the environment, the agents and
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +42,19 @@ class Measures:
     i_us: Tensor
     i_ux_given_s: Tensor
     cover_entropy: Tensor
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Rate and cost of a text.
+
+    Attributes:
+        rate: sum_b gamma^b r_b in bits, b = 1..B.
+        cost: sum_b gamma^b c_b.
+    """
+
+    rate: float
+    cost: float
 
 
 def entropy(probs: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
@@ -83,6 +97,15 @@ def measure(law: BlockLaw) -> Measures:
     )
 
 
+def discounted_totals(measures: Sequence[Measures], gamma: float = 1.0) -> Totals:
+    """What blocks b = 1..B are worth and cost together, block b weighted by gamma^b."""
+    weights = [gamma**number for number in range(1, len(measures) + 1)]
+    return Totals(
+        rate=sum(weight * float(measured.rate) for weight, measured in zip(weights, measures, strict=True)),
+        cost=sum(weight * float(measured.cost) for weight, measured in zip(weights, measures, strict=True)),
+    )
+
+
 def _state_entropy(law: BlockLaw, given_state: Tensor) -> Tensor:
     """H(S|U,X): what label and symbol leave open about the state; only symbols that several states share do."""
     place = law.symbol.clamp_min(0).flatten(0, 1)
@@ -114,16 +137,6 @@ def measure_by_state(law: BlockLaw) -> tuple[Tensor, Tensor]:
 
 def _cost_by_state(law: BlockLaw, induced: Tensor) -> Tensor:
     return law.state_probs * total_variation(induced, law.cover, 1)
-
-
-def rate(law: BlockLaw) -> Tensor:
-    """I(U;X) - I(U;S) of one block, in bits. Theorem 1 of the paper."""
-    return measure(law).rate
-
-
-def cost(law: BlockLaw) -> Tensor:
-    """V(P~_XS, P_XS) = sum_s Z(s) V(P~(.|s), P(.|s)), in [0, 1]. Table I of the paper."""
-    return measure(law).cost
 
 
 def text_total_variation(laws: tuple[BlockLaw, ...], children: tuple[Tensor, ...]) -> Tensor:
