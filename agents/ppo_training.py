@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.utils import LinearSchedule
-from torch import Tensor
 from tqdm import tqdm
 
+from agents.checkpoints import COUNT, About, Entry, StoredBest, adam, checked, count, like, read_about, under
 from agents.evaluation import Evaluation, law_metrics, progress, summary
 from agents.interrupts import InterruptedRunError, Interrupts
 from agents.ppo_callbacks import BestPolicy, LawEvaluation, evaluate_deterministic
@@ -21,7 +21,7 @@ from agents.ppo_vec_env import LogitVecEnv
 from agents.progress import say
 from agents.runs import RunFolder, end_of_resumed, load_checkpoint, save_checkpoint
 from agents.settings import RunSettings
-from agents.training_log import TrainingLog
+from agents.training_log import Begun, TrainingLog
 from wm_env.env import CovertWatermarkEnv
 from wm_env.law import save_law
 from wm_env.problem import Problem, open_tree, split_prompts
@@ -43,14 +43,14 @@ def train_ppo(folder: RunFolder, problem: Problem, settings: RunSettings, resume
     env = CovertWatermarkEnv(**arguments)
     model = make_model(arguments, settings)
     model.set_logger(configure(None, []))
-    best = _restore(folder, model) if resume else None
+    best, begun = _restore(folder, model) if resume else (None, None)
     rollout = model.n_steps * model.n_envs
     if resume:
         end = end_of_resumed(folder, model.num_timesteps // rollout, settings.iterations)
         settings = dataclasses.replace(settings, iterations=end)
     total = settings.iterations * rollout
     with (
-        TrainingLog(folder, model.num_timesteps if resume else None, settings.ppo.evaluate_every * rollout) as log,
+        TrainingLog(folder, begun) as log,
         Interrupts() as interrupts,
         tqdm(total=total, initial=model.num_timesteps, unit="step", disable=not sys.stderr.isatty()) as bar,
     ):
@@ -146,7 +146,7 @@ class _Recorder(LawEvaluation):
             say(f"step {self.num_timesteps} of {self.bar.total}: {line}")
         else:
             self.bar.set_postfix_str(line)
-        _save_checkpoint(self.folder, self.model, self.best)
+        _save_checkpoint(self.folder, self.model, self.best, self.log)
         self.since = time.perf_counter(), self.num_timesteps
 
     def finish(self) -> Evaluation:
@@ -166,7 +166,7 @@ class _Recorder(LawEvaluation):
         else:
             super()._on_rollout_start()
         if self.interrupts.received is not None:
-            _save_checkpoint(self.folder, self.model, self.best)
+            _save_checkpoint(self.folder, self.model, self.best, self.log)
             self.finish()
             raise InterruptedRunError(
                 self.interrupts.received,
@@ -181,7 +181,7 @@ class _Recorder(LawEvaluation):
         return speed
 
 
-def _save_checkpoint(folder: RunFolder, model: PPOLagrangian, best: BestPolicy | None) -> None:
+def _save_checkpoint(folder: RunFolder, model: PPOLagrangian, best: BestPolicy | None, log: TrainingLog) -> None:
     """Everything that the rest of the run depends on; random numbers come from the seed and the step."""
     tensors = {
         "multiplier": torch.tensor(model.multiplier, dtype=torch.float64),
@@ -191,30 +191,51 @@ def _save_checkpoint(folder: RunFolder, model: PPOLagrangian, best: BestPolicy |
     tensors |= {f"policy.{name}": value for name, value in model.policy.state_dict().items()}
     for number, state in model.policy.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
-    meta: dict[str, float | int] = {}
+    stored = None
     if best is not None:
         tensors |= {f"best.{name}": value for name, value in best.parameters.items()}
-        meta = {"best_timesteps": best.timesteps, "best_rate": best.rate}
-    save_checkpoint(folder, tensors, meta)
+        stored = StoredBest(best.timesteps, best.rate)
+    save_checkpoint(folder, tensors, dataclasses.asdict(About(log.fingerprint, stored)))
 
 
-def _restore(folder: RunFolder, model: PPOLagrangian) -> BestPolicy | None:
-    """Put a model where the checkpoint was taken."""
+def _restore(folder: RunFolder, model: PPOLagrangian) -> tuple[BestPolicy | None, Begun]:
+    """Put a model where the checkpoint was taken; returns the best so far and the metrics to go on from.
+
+    Raises:
+        ValueError: an entry of the checkpoint is wrong; the model is as it was.
+    """
     tensors, meta = load_checkpoint(folder)
+    timesteps = count(tensors, "num_timesteps", folder.checkpoint)
+    about = read_about(meta, timesteps, folder.checkpoint)
+    updates = count(tensors, "n_updates", folder.checkpoint)
+    entries = _entries(model, timesteps, updates)
+    if about.best is not None:
+        entries |= like(model.policy.state_dict(), "best")
+    saved = checked(tensors, entries, folder.checkpoint)
     optimizer = model.policy.optimizer.state_dict()
-    for name, value in _under("optimizer", tensors).items():
-        number, field = name.split(".")
-        optimizer["state"].setdefault(int(number), {})[field] = value
-    try:
-        model.multiplier = float(tensors["multiplier"])
-        model.num_timesteps = int(tensors["num_timesteps"])
-        model._n_updates = int(tensors["n_updates"])
-        model.policy.load_state_dict(_under("policy", tensors))
-    except (KeyError, RuntimeError):
-        raise ValueError(f"{folder.checkpoint} is not a checkpoint of this agent and size: start a new run") from None
+    for name, value in under("optimizer", saved).items():
+        place, field = name.split(".")
+        optimizer["state"].setdefault(int(place), {})[field] = value
+    model.multiplier, model.num_timesteps, model._n_updates = float(saved["multiplier"]), timesteps, updates
+    model.policy.load_state_dict(under("policy", saved))
     model.policy.optimizer.load_state_dict(optimizer)
-    return BestPolicy(meta["best_timesteps"], meta["best_rate"], _under("best", tensors)) if meta else None
+    best = BestPolicy(about.best.at, about.best.rate, under("best", saved)) if about.best is not None else None
+    return best, Begun(timesteps, about.metrics)
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")}
+def _entries(model: PPOLagrangian, timesteps: int, updates: int) -> dict[str, Entry]:
+    """What a checkpoint of so many steps holds beside the best policy; before the first there is nothing of Adam.
+
+    A rollout has up to `n_epochs` epochs, and an epoch up to as many steps of Adam as a rollout has blocks.
+    """
+    blocks = model.n_steps * model.n_envs
+    rollouts = timesteps // blocks
+    entries = like(model.policy.state_dict(), "policy") | {
+        "multiplier": Entry((), torch.float64, lowest=0),
+        "num_timesteps": COUNT._replace(lowest=rollouts * blocks, highest=rollouts * blocks),
+        "n_updates": COUNT._replace(lowest=rollouts, highest=rollouts * model.n_epochs),
+    }
+    if timesteps > 0:
+        for place, parameter in enumerate(model.policy.parameters()):
+            entries |= adam(parameter, f"optimizer.{place}", (updates, updates * blocks))
+    return entries

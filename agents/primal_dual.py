@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agents.checkpoints import COUNT, Entry, adam, checked, count, like, under
 from agents.multiplier import dual_ascent
 from agents.policies import SoftmaxPolicy, softmax_policy
 from agents.row_adam import RowAdam
@@ -143,28 +144,37 @@ class PrimalDual:
         tensors["iteration"] = torch.tensor(self.iteration)
         return tensors
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what `state` returned.
+    def restore(self, tensors: dict[str, Tensor], source: object = "the state") -> None:
+        """Take over what `state` returned, all or nothing.
+
+        Args:
+            tensors: what `state` returned, or a file that it went through.
+            source: what they were read from, for errors.
 
         Raises:
-            ValueError: tensors are missing or have other shapes: a checkpoint of another problem.
+            ValueError: a tensor is missing, unknown, of another type or shape, or out of range; the first is named.
         """
+        iteration = count(tensors, "iteration", source)
+        saved = checked(tensors, self._entries(iteration), source)
         device = self.multiplier.device
         with torch.no_grad():
             for name, parameter in self.policy.named_parameters():
-                saved = tensors.get(f"policy.{name}")
-                if saved is None or saved.shape != parameter.shape or saved.dtype != parameter.dtype:
-                    raise ValueError(f"the checkpoint does not fit this problem: {name} is missing or of another shape")
-                parameter.copy_(saved)
-                prefix = f"adam.{name}."
-                moments = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-                # Files have no scalars, so Adam's step count comes back with one axis.
-                self.optimizer.state[parameter] = {
-                    key: (value.reshape(()) if key == "step" else value).to(device, copy=True)
-                    for key, value in moments.items()
-                }
-        self.multiplier = tensors["multiplier"].reshape(()).to(device)
-        self.iteration = int(tensors["iteration"])
+                parameter.copy_(saved[f"policy.{name}"])
+                moments = under(f"adam.{name}", saved)
+                self.optimizer.state[parameter] = {key: value.to(device, copy=True) for key, value in moments.items()}
+        self.multiplier = saved["multiplier"].to(device)
+        self.iteration = iteration
+
+    def _entries(self, iteration: int) -> dict[str, Entry]:
+        """What `state` returns after so many steps; before the first there is nothing of Adam."""
+        parameters = dict(self.policy.named_parameters())
+        entries = like(parameters, "policy")
+        entries |= {"multiplier": Entry((), self.multiplier.dtype, lowest=0), "iteration": COUNT}
+        if iteration > 0:
+            by_row = self.settings.second_moment == "row"
+            for name, parameter in parameters.items():
+                entries |= adam(parameter, f"adam.{name}", (iteration, iteration), by_row)
+        return entries
 
 
 def _optimizer(policy: SoftmaxPolicy, settings: LearnerSettings) -> torch.optim.Optimizer:

@@ -21,7 +21,7 @@ from wm_env.tensors import FileFormat, read_tensors, write_tensors
 from wm_env.tree import StateTree, save_tree
 
 CONFIG_VERSION = 1
-CHECKPOINT_FORMAT = FileFormat(kind="covert-watermark checkpoint", version=1)
+CHECKPOINT_FORMAT = FileFormat(kind="covert-watermark checkpoint", version=2)
 
 
 @dataclass(frozen=True)
@@ -157,15 +157,15 @@ def save_checkpoint(run: RunFolder, tensors: Mapping[str, Tensor], meta: Mapping
     write_atomically(run.checkpoint, lambda path: write_tensors(path, CHECKPOINT_FORMAT, arrays, dict(meta)))
 
 
-def load_checkpoint(run: RunFolder) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `save_checkpoint` wrote.
+def load_checkpoint(run: RunFolder) -> tuple[dict[str, Tensor], Any]:
+    """What `save_checkpoint` wrote, or another program: `agents.checkpoints` checks what is in it.
 
     Raises:
         FileNotFoundError: the run has no checkpoint.
         ValueError: it is damaged or of another version.
     """
     arrays, meta = read_tensors(run.checkpoint, CHECKPOINT_FORMAT)
-    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}, dict(meta)
+    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}, meta
 
 
 def versions() -> dict[str, str]:

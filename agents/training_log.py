@@ -1,7 +1,8 @@
 """Where the numbers of a training run go: metrics.csv and TensorBoard, under the same names."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,11 +14,24 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from agents.runs import RunFolder
-from wm_env.files import write_text
+from wm_env.files import fingerprint, write_text
 from wm_env.law import JointLaw, induced_cover
 
 STATES_SHOWN = 60
 """States per heat map."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The metrics that a resumed run goes on from.
+
+    Attributes:
+        iteration: where it goes on; rows and events beyond it are dropped.
+        fingerprint: `TrainingLog.fingerprint` of the rows up to there.
+    """
+
+    iteration: int
+    fingerprint: str
 
 
 class TrainingLog:
@@ -25,18 +39,17 @@ class TrainingLog:
 
     Args:
         folder: the run folder.
-        resume_at: iteration that the run continues from; rows and events beyond it are dropped.
-        every: iterations between two rows; a run that is gone on with has all that are due up to `resume_at`.
+        begun: what a resumed run goes on from; a new run begins with no rows.
 
     Raises:
         OSError: the folder cannot be written.
-        ValueError: the metrics to go on from are missing or damaged.
+        ValueError: the metrics to go on from are missing, damaged or others than the run wrote.
     """
 
-    def __init__(self, folder: RunFolder, resume_at: int | None = None, every: int = 1) -> None:
+    def __init__(self, folder: RunFolder, begun: Begun | None = None) -> None:
         self._path = folder.metrics
-        self._rows = [] if resume_at is None else _rows_up_to(folder.metrics, resume_at, every)
-        self._writer = SummaryWriter(str(folder.path), purge_step=None if resume_at is None else resume_at + 1)
+        self._rows = [] if begun is None else _rows_up_to(folder.metrics, begun)
+        self._writer = SummaryWriter(str(folder.path), purge_step=None if begun is None else begun.iteration + 1)
 
     def __enter__(self) -> "TrainingLog":
         return self
@@ -45,6 +58,11 @@ class TrainingLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._writer.close()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all rows so far: 64 hex digits."""
+        return _fingerprint(self._rows)
 
     def add(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """One row: the file is written anew, so it is whole at any moment."""
@@ -98,17 +116,21 @@ def heat_maps(panels: Mapping[str, tuple[Tensor, str]]) -> Figure:
     return figure
 
 
-def _rows_up_to(path: Path, iteration: int, every: int) -> list[dict[str, str]]:
+def _rows_up_to(path: Path, begun: Begun) -> list[dict[str, str]]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         if any(None in row or None in row.values() for row in rows):
             raise ValueError("a row has not as many entries as there are columns")
-        kept = [row for row in rows if int(row["iteration"]) <= iteration]
-        last = iteration // every * every
-        missing = set(range(0, last + 1, every)) - {int(row["iteration"]) for row in kept}
-        if missing:
-            raise ValueError(f"it has no row of iteration {min(missing)}")
+        # A column that began with a later row is empty before it.
+        rows = [{name: value for name, value in row.items() if value} for row in rows]
+        kept = [row for row in rows if int(row["iteration"]) <= begun.iteration]
+        if _fingerprint(kept) != begun.fingerprint:
+            raise ValueError(f"its rows up to iteration {begun.iteration} are not those that this run wrote")
         return kept
     except (OSError, KeyError, ValueError, csv.Error) as error:
         raise ValueError(f"{path} is missing or damaged ({error}): put it back, or start a new run") from None
+
+
+def _fingerprint(rows: Sequence[Mapping[str, str]]) -> str:
+    return fingerprint({}, {"rows": list(rows)})

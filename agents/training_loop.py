@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from agents.checkpoints import About, StoredBest, checked, count, like, read_about, under
 from agents.evaluation import Evaluation, evaluate_policy, law_metrics, progress
 from agents.fast_primal_dual import ClosedFormLagrangian
 from agents.interrupts import InterruptedRunError, Interrupts
@@ -20,7 +21,7 @@ from agents.primal_dual import AutogradLagrangian, Gradient, PrimalDual, initial
 from agents.progress import say
 from agents.runs import RunFolder, end_of_resumed, load_checkpoint, save_checkpoint
 from agents.settings import RunSettings
-from agents.training_log import TrainingLog
+from agents.training_log import Begun, TrainingLog
 from wm_env.law import save_law
 from wm_env.problem import Objective, Problem
 
@@ -59,14 +60,14 @@ def train_primal_dual(
         ValueError: the checkpoint is damaged or does not fit the problem.
     """
     learner = make_learner(problem, objective, settings)
-    best = _restore(folder, learner) if resume else None
+    best, begun = _restore(folder, learner) if resume else (None, None)
     if resume:
         settings = dataclasses.replace(
             settings, iterations=end_of_resumed(folder, learner.iteration, settings.iterations)
         )
     total, every = settings.iterations, settings.learner.evaluate_every
     with (
-        TrainingLog(folder, learner.iteration if resume else None, every) as log,
+        TrainingLog(folder, begun) as log,
         Interrupts() as interrupts,
         tqdm(total=total, initial=learner.iteration, unit="it", disable=not sys.stderr.isatty()) as bar,
     ):
@@ -78,9 +79,9 @@ def train_primal_dual(
             bar.update()
             if learner.iteration % every == 0 or learner.iteration == total:
                 best = look(learner, best)
-                _save_checkpoint(folder, learner, best)
+                _save_checkpoint(folder, learner, best, log)
             if interrupts.received is not None:
-                _save_checkpoint(folder, learner, best)
+                _save_checkpoint(folder, learner, best, log)
                 save_law(evaluate_policy(problem, objective, _chosen(learner, best)).law, folder.law)
                 raise InterruptedRunError(
                     interrupts.received,
@@ -166,25 +167,30 @@ def _chosen(learner: PrimalDual, best: Best | None) -> SoftmaxPolicy:
     return policy
 
 
-def _save_checkpoint(folder: RunFolder, learner: PrimalDual, best: Best | None) -> None:
+def _save_checkpoint(folder: RunFolder, learner: PrimalDual, best: Best | None, log: TrainingLog) -> None:
     tensors = learner.state()
-    meta: dict[str, float | int] = {}
+    stored = None
     if best is not None:
         tensors |= {f"best.{name}": value for name, value in best.parameters.items()}
-        meta = {"best_iteration": best.iteration, "best_rate": best.rate}
-    save_checkpoint(folder, tensors, meta)
+        stored = StoredBest(best.iteration, best.rate)
+    save_checkpoint(folder, tensors, dataclasses.asdict(About(log.fingerprint, stored)))
 
 
-def _restore(folder: RunFolder, learner: PrimalDual) -> Best | None:
+def _restore(folder: RunFolder, learner: PrimalDual) -> tuple[Best | None, Begun]:
+    """Put a learner where the checkpoint was taken; returns the best so far and the metrics to go on from.
+
+    Raises:
+        ValueError: an entry of the checkpoint is wrong; the learner is as it was.
+    """
     tensors, meta = load_checkpoint(folder)
-    try:
-        learner.restore(tensors)
-    except ValueError as error:
-        raise ValueError(f"{folder.checkpoint}: {error}") from None
-    if not meta:
-        return None
-    device = learner.multiplier.device
-    parameters = {
-        name.removeprefix("best."): value.to(device) for name, value in tensors.items() if name.startswith("best.")
-    }
-    return Best(meta["best_iteration"], meta["best_rate"], parameters)
+    about = read_about(meta, count(tensors, "iteration", folder.checkpoint), folder.checkpoint)
+    of_best = {name: tensors.pop(name) for name in list(tensors) if name.startswith("best.")}
+    parameters = dict(learner.policy.named_parameters())
+    of_best = checked(of_best, like(parameters, "best") if about.best is not None else {}, folder.checkpoint)
+    learner.restore(tensors, folder.checkpoint)
+    best = None
+    if about.best is not None:
+        device = learner.multiplier.device
+        moved = {name: value.to(device) for name, value in under("best", of_best).items()}
+        best = Best(about.best.at, about.best.rate, moved)
+    return best, Begun(learner.iteration, about.metrics)

@@ -6,7 +6,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from agents.planner import plan
 from agents.runs import RunFolder
-from agents.training_log import TrainingLog, heat_maps
+from agents.training_log import Begun, TrainingLog, heat_maps
 
 
 def rows_of(folder):
@@ -40,10 +40,12 @@ def test_resumed_log_drops_what_came_after(tmp_path):
     with TrainingLog(folder) as log:
         for iteration in (0, 10, 20):
             log.add(iteration, {"eval/rate": float(iteration)})
+            if iteration == 10:
+                begun = Begun(10, log.fingerprint)
     # Event files are read in the order of their names, which begin with the second that they were opened in.
     (events,) = folder.path.glob("events.out.tfevents.*")
     events.rename(folder.path / "events.out.tfevents.0000000001")
-    with TrainingLog(folder, resume_at=10, every=10) as log:
+    with TrainingLog(folder, begun) as log:
         log.add(20, {"eval/rate": -20.0})
     assert [float(row["eval/rate"]) for row in rows_of(folder)] == [0.0, 10.0, -20.0]
     assert [event.value for event in events_of(folder).Scalars("eval/rate")] == [0.0, 10.0, -20.0]
@@ -88,6 +90,23 @@ def test_every_heat_map_has_whole_ticks_and_a_bar_on_the_common_scale(shape):
         lambda path: path.write_bytes(b"\xff\xfe" + path.read_bytes()),
         lambda path: path.write_text("a,b\n1,2\n"),
         lambda path: path.write_text("iteration,a\n1,2,3\n"),
+        *(
+            lambda path, old=old, new=new: path.write_text(path.read_text().replace(old, new))
+            for old, new in (
+                ("eval/rate", "eval/late"),
+                ("eval/rate", "eval/cost"),
+                ("eval/rate", "iteration"),
+                ("\n10,1.0", "\n10,xyz"),
+                ("\n10,1.0", "\n10,1.00"),
+                ("\n10,1.0", "\n10," + "1" * 200_000),
+                ("\n10,", "\n10.0,"),
+                ("\n10,", "\nnan,"),
+                ("\n10,1.0,0.125", "\n10,1.0,0.125\n10,1.0,0.125"),
+                ("\n10,1.0,0.125", "\n7,1.0,0.125\n10,1.0,0.125"),
+                ("\n10,1.0,0.125", "\n10,1.0,0.125\n-5,1.0,0.125"),
+                ("\n0,1.0,0.125\n10,1.0,0.125", "\n10,1.0,0.125\n0,1.0,0.125"),
+            )
+        ),
     ],
 )
 def test_damaged_metrics_are_refused_before_anything_is_written(tmp_path, spoil):
@@ -95,8 +114,25 @@ def test_damaged_metrics_are_refused_before_anything_is_written(tmp_path, spoil)
     with TrainingLog(folder) as log:
         for iteration in (0, 10):
             log.add(iteration, {"eval/rate": 1.0, "eval/cost": 0.125})
+        begun = Begun(13, log.fingerprint)
     spoil(folder.metrics)
     before = sorted(path.name for path in folder.path.iterdir())
     with pytest.raises(ValueError, match=r"metrics\.csv is missing or damaged"):
-        TrainingLog(folder, resume_at=13, every=10)
+        TrainingLog(folder, begun)
     assert sorted(path.name for path in folder.path.iterdir()) == before
+
+
+def test_metrics_that_say_the_same_are_taken(tmp_path):
+    """As another program writes them: other ends of lines, empty lines, later rows; columns may begin late."""
+    folder = RunFolder(tmp_path / "run")
+    with TrainingLog(folder) as log:
+        log.add(0, {"eval/rate": 1.0})
+        log.add(10, {"train/loss": 0.5, "eval/rate": 2.0})
+        begun = Begun(10, log.fingerprint)
+        before = folder.metrics.read_text()
+        log.add(20, {"eval/rate": 3.0, "late": 1.0})
+    folder.metrics.write_bytes(folder.metrics.read_bytes().replace(b"\n", b"\r\n\r\n"))
+    with TrainingLog(folder, begun) as log:
+        assert log.fingerprint == begun.fingerprint
+        log.add(30, {"eval/rate": 4.0})
+    assert folder.metrics.read_text() == f"{before}30,4.0,\n"
