@@ -13,6 +13,7 @@ from wm_env.law import BlockLaw, JointLaw, Policy, roll_out
 from wm_env.optimum import FEASIBLE, percent_of_optimum
 from wm_env.problem import Objective, Problem
 
+
 @dataclass(frozen=True)
 class Evaluation:
     """A law with its measures.

@@ -16,6 +16,13 @@ from wm_env.tree import StateTree
 TV_BUDGETS = (0.0, 0.01, 0.05, 0.1)
 
 LEGEND = """\
+tree         the model that it was made from, mini being the embedded one; top pool: the likeliest blocks of every
+             state; sampled pool: keyed draws
+retained mass
+             probability that a text of that model, before it was truncated, stays inside the tree
+H(V_i|V^i-1,S), H(V_i|V^i-1,X)
+             for every position i of V, from 0 on, the bits that are left in V_i once the positions before it and the
+             state, or the block, are known; near 1 in the first and near 0 in the second row it can carry a message bit
 TV           total variation, 0 to 1: how well an observer who knows the model, not the key, tells coded from plain text
 TV per block, TV of the text
              of the law itself; train.py bounds the sum over the blocks, and the text has at most that sum
@@ -31,7 +38,11 @@ TV mean, TV max, TV text
              of the code with its keys: of a block, mean and largest over the messages; of whole texts, mean
 TV real model <=
              bound on the TV to texts of the model before it was truncated to the tree
-no word      probability that the state allows no word with the bits that are to be sent"""
+no word      probability that the state allows no word with the bits that are to be sent
+points       one for every choice of bits, keys, surplus, decoder and state, all in results.json; a key that only pads
+             is no longer than the message
+key of l bits, any key
+             limits for a key as long as the message, and for one of any length"""
 
 _Column = tuple[str, Callable[[OperatingPoint], str]]
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -26,9 +26,10 @@ from polar.report import (
     variation_table,
 )
 from wm_env.files import check_seed, check_writable, read_json, write_json
-from wm_env.information import measure, text_total_variation
+from wm_env.information import discounted_totals, measure, text_total_variation
 from wm_env.law import JointLaw, load_law
 from wm_env.limits import tree_limit
+from wm_env.optimum import FEASIBLE
 from wm_env.tree import StateTree, load_tree
 
 _DEFAULT_BITS = 5
@@ -85,9 +86,30 @@ def lengths_follow_state(run: Path) -> bool:
     Raises:
         ValueError: the configuration is damaged.
     """
+    return _settings(run).get("message_bits") == "auto"
+
+
+def over_budget(run: Path, law: JointLaw) -> str | None:
+    """One line if the law of a run folder costs more than the epsilon in its config.json allows.
+
+    Raises:
+        ValueError: the configuration is damaged.
+    """
+    settings = _settings(run)
+    epsilon, gamma = settings.get("epsilon"), settings.get("gamma", 1.0)
+    if not isinstance(epsilon, int | float) or not isinstance(gamma, int | float):
+        return None
+    cost = discounted_totals([measure(block) for block in law.blocks], gamma).cost
+    if cost <= epsilon + FEASIBLE:
+        return None
+    return f"over its budget: the blocks cost {cost:.4f} in all, and the run was allowed {epsilon:g}"
+
+
+def _settings(run: Path) -> dict[str, Any]:
+    """What a run was started with; nothing if the folder does not say it."""
     config = run / "config.json"
     settings = read_json(config).get("settings") if config.is_file() else None
-    return isinstance(settings, dict) and settings.get("message_bits") == "auto"
+    return settings if isinstance(settings, dict) else {}
 
 
 def evaluate_run(run: Path, out: Path, request: Request) -> None:
@@ -108,6 +130,8 @@ def evaluate_run(run: Path, out: Path, request: Request) -> None:
     check_writable(out, "choose another --out")
     live = live_results(out, law)
     print(describe(tree, law))
+    if (excess := over_budget(run, law)) is not None:
+        print(f"law {excess}")
     points = evaluate(tree, law, settings)
     adapted = evaluate_adaptive(tree, law, adaptive) if "auto" in request.message_bits else None
     limits = {bits: tree_limit(tree, bits) for bits in settings.message_bits}

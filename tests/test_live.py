@@ -243,8 +243,17 @@ def test_the_command_writes_figures_texts_and_samples(folder, run, tmp_path, cap
     assert command.main(arguments) == 0
     printed = capsys.readouterr().out
     assert "canvases" in printed.splitlines()[0]
-    for heading in ("Messages read", "Likelihood", "Observers"):
-        assert heading in printed
+    legend = printed.partition("What the columns mean")[2].partition("A text of each kind")[0]
+    for heading in ("Messages read", "Observers"):
+        titles = printed.partition(heading)[2].splitlines()[1].strip()
+        for column in {title.partition(",")[0] for title in re.split("  +", titles)} - {
+            "texts",
+            "watermarked",
+            "plain",
+        }:
+            assert re.search(rf"(^|[,;] ){re.escape(column)}([ ,:;]|$)", legend, re.MULTILINE), column
+    assert "Likelihood" in printed
+    assert "over its budget" not in printed
     found = json.loads((tmp_path / "out" / "live.json").read_text())
     assert found["texts"] == 3
     lines = [json.loads(line) for line in (run / "transmissions.jsonl").read_text().splitlines()]

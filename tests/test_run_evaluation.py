@@ -17,6 +17,7 @@ from polar.construction import chain_entropies, threshold_set
 from polar.keys import theorem_key_bits
 from polar.report import law_fingerprint, live_results
 from polar.run_evaluation import Request, lengths_follow_state, newest_run, resolve, with_threshold_sets
+from wm_env.information import measure
 from wm_env.law import save_law
 from wm_env.synthetic import synthetic_tree
 from wm_env.tree import save_tree
@@ -90,6 +91,24 @@ def test_every_column_and_every_word_in_it_is_explained(run, capsys):
     assert set(re.findall(rf"\b(?:{'|'.join(words)})\b", tables)) == words
     for word in words:
         assert f"{word}, " in legend, word
+    described = before.partition("What the columns mean")[0]
+    for name in ("retained mass", "H(V_i|V^i-1,S)", "H(V_i|V^i-1,X)"):
+        assert name in described, name
+        assert name in legend, name
+    for name in ("points", "key of l bits", "any key"):
+        assert name in tables, name
+        assert name in legend, name
+
+
+def test_a_law_over_its_budget_is_told(run, capsys):
+    first, second = (float(measure(block).cost) for block in LAW.blocks)
+    arguments = [str(run), "--transmissions", "0", "--keys", "2", "--message-bits", "1"]
+    spent = 0.5 * first + 0.25 * second
+    for epsilon, over in ((spent - 1e-3, True), (spent + 1e-3, False)):
+        (run / "config.json").write_text(json.dumps({"settings": {"epsilon": epsilon, "gamma": 0.5}}))
+        assert COMMAND.main(arguments) == 0
+        told = f"over its budget: the blocks cost {spent:.4f} in all, and the run was allowed {epsilon:g}"
+        assert (told in capsys.readouterr().out) == over
 
 
 def test_lengths_follow_the_state_where_the_run_says_so(run, capsys):

@@ -28,6 +28,9 @@ from wm_env.tree import StateTree
 COST_RESOLUTION = 1e-13
 """Budgets below this are rounding errors of a total variation; they are treated as 0."""
 
+FEASIBLE = 1e-9
+"""A cost of at most epsilon plus this meets the limit; rounding in a sum of total variations is far smaller."""
+
 
 @dataclass(frozen=True)
 class Optimum:

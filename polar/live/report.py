@@ -37,8 +37,24 @@ def results(session: Session, rounds: Sequence[Round], live: Live) -> dict[str, 
     }
 
 
+LEGEND = """\
+bits/block   message bits per block, mean
+decoder      sc, successive, the paper's rule; ml, the likeliest word; map, the likeliest message; auto, for lengths
+             that follow the state; text, for keyed texts, where a block belongs to one word
+state        what the decoder knows of it: marginal, its law only; path, the blocks received before
+blocks       blocks that carried bits
+BER, BLER    fractions of message bits that are wrong, mean over blocks, and of blocks with a wrong one
+unmatched    blocks of the text that are no candidate of their state
+ambiguous    texts whose bytes can be cut into blocks in more than one way
+detector     likelihood ratio, of the two laws, averaged over keys and messages; likelihood, of the text under the model
+AUC          probability that the detector gives a watermarked text the higher score than a plain one; exact, by
+             enumeration instead of from these texts
+TV           total variation between the two laws, or a bound on it
+no AUC above 1/2 + TV - TV^2/2, which no detector exceeds"""
+
+
 def legend(session: Session) -> str:
-    """What the four kinds of texts are."""
+    """What the four kinds of texts and the columns of the tables are."""
     meta, draws = session.tree.meta, 1 << session.longest
     return "\n".join(
         [
@@ -46,6 +62,8 @@ def legend(session: Session) -> str:
             f"keyed  watermarked on sampled pools: {draws} draws from the untruncated model with a key for every text",
             "model  plain text of the untruncated model",
             "cover  plain text of the tree: the model truncated to its pools",
+            "",
+            f"What the columns mean\n{LEGEND}",
         ]
     )
 

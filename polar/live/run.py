@@ -21,7 +21,7 @@ from polar.live.rounds import Round, play
 from polar.live.session import LiveRequest, Session, estimate, open_session
 from polar.progress import progress
 from polar.report import stored_results
-from polar.run_evaluation import lengths_follow_state, load_run, with_threshold_sets
+from polar.run_evaluation import lengths_follow_state, load_run, over_budget, with_threshold_sets
 from wm_env.files import check_writable, write_json
 
 
@@ -45,6 +45,7 @@ def evaluate_live(run: Path, out: Path, request: LiveRequest) -> bool:
         request = dataclasses.replace(request, message_bits="auto")
     if request.thresholds is not None:
         law = with_threshold_sets(law, *request.thresholds)
+    excess = over_budget(run, law)
     session = open_session(tree, law, request, str(run))
     check_writable(out, "choose another --out")
     stored_results(out / "results.json")  # what cannot be read is told before the texts, not after
@@ -57,6 +58,8 @@ def evaluate_live(run: Path, out: Path, request: LiveRequest) -> bool:
     save_transmissions(session, rounds, run / "transmissions.jsonl")
     save_samples(session, rounds, run)
     add_to_results(out / "results.json", found)
+    if excess is not None:
+        print(f"\nlaw {excess}")
     print(f"\n{legend(session)}")
     print(
         f"\nA text of each kind, its blocks in brackets with the bits they carry\n{first_samples(session, rounds[0])}"
