@@ -1,12 +1,11 @@
 """Evaluate a trained law as a code: error rates, total variation, limits, tables and figures."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from wm_env.startup import INTERRUPTED, quitting_on_interrupt, silence_output, tell_failure
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt, run_command, silence_output, tell, tell_failure
 
 with quitting_on_interrupt(__name__):
     import tyro
@@ -92,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         return tell_failure(error)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        tell("interrupted")
         return INTERRUPTED
     return 0
 
@@ -121,4 +120,4 @@ def live(options: Options, run: Path, out: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

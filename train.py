@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from wm_env.startup import INTERRUPTED, quitting_on_interrupt, tell_failure
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
 
 with quitting_on_interrupt(__name__):
     import tyro
@@ -66,15 +66,15 @@ def main() -> int:
         evaluation = train(run)
         say(f"{run.folder.law}: {summary(evaluation, run.problem, run.objective)}")
     except InterruptedRunError as stop:
-        print(stop, file=sys.stderr)
+        tell(str(stop))
         return 128 + stop.signal_number
     except TrainingFailedError as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
         return 1
     except (ValueError, OSError) as error:
         return tell_failure(error)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        tell("interrupted")
         return INTERRUPTED
     return 0
 
@@ -90,4 +90,4 @@ def _parse(default: Options) -> Options:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -4,13 +4,12 @@ python -m agents.frontier runs/primal-dual runs/ppo runs/planner
 """
 
 import itertools
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
-from wm_env.startup import INTERRUPTED, quitting_on_interrupt, tell_failure
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
 
 with quitting_on_interrupt(__name__):
     import numpy as np
@@ -179,10 +178,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         return tell_failure(error)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        tell("interrupted")
         return INTERRUPTED
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -12,7 +12,7 @@ arguments or input, 3 the text carries no message, 130 interrupted.
 
 import sys
 
-from wm_env.startup import INTERRUPTED, quitting_on_interrupt, tell_failure
+from wm_env.startup import INTERRUPTED, is_closed, quitting_on_interrupt, run_command, tell, tell_failure
 
 with quitting_on_interrupt(__name__):
     import tyro
@@ -26,17 +26,18 @@ DONE, FAILED, NO_MESSAGE = 0, 1, 3
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     try:
-        options = tyro.cli(Command, prog="python -m polar", description=__doc__, args=arguments)
+        with quitting_on_interrupt(__name__):
+            options = tyro.cli(Command, prog="python -m polar", description=__doc__, args=arguments)
         if isinstance(options, Keygen):
             return _keygen(options)
         return _embed(options) if isinstance(options, Embed) else _decode(options)
     except (ValueError, OSError) as error:
         return tell_failure(error)
     except RuntimeError as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
         return FAILED
     except KeyboardInterrupt as stop:
-        print(f"interrupted: {str(stop) or 'no text was written, and no nonce was used'}", file=sys.stderr)
+        tell(f"interrupted: {str(stop) or 'no text was written, and no nonce was used'}")
         return INTERRUPTED
 
 
@@ -46,9 +47,7 @@ def _keygen(options: Keygen) -> int:
         save_key(new_key(), options.file)
     except FileExistsError:
         raise ValueError(f"{options.file} exists, and keys are never overwritten: name another file") from None
-    print(
-        f"{options.file}: a new key; keep it secret, and give it to the receiver over a safe channel", file=sys.stderr
-    )
+    tell(f"{options.file}: a new key; keep it secret, and give it to the receiver over a safe channel")
     return DONE
 
 
@@ -58,6 +57,7 @@ def _keygen(options: Keygen) -> int:
 def _embed(options: Embed) -> int:
     """Write a text."""
     options.check()
+    _check_output()
     key, message, prompt = load_key(options.key), options.read_message(), options.model.read_prompt()
     with quitting_on_interrupt(__name__):
         from polar.commands import embed
@@ -69,6 +69,7 @@ def _embed(options: Embed) -> int:
 def _decode(options: Decode) -> int:
     """Print the message of a text, if it has one."""
     options.check()
+    _check_output()
     key, text = load_key(options.key), read_input(options.text_file)
     prompt = options.read_prompt()
     with quitting_on_interrupt(__name__):
@@ -77,5 +78,11 @@ def _decode(options: Decode) -> int:
     return DONE if decode(options, key, text, prompt) else NO_MESSAGE
 
 
+def _check_output() -> None:
+    """Raise ValueError if standard output is closed."""
+    if is_closed(sys.stdout):
+        raise ValueError("standard output is closed, and what this command prints would get lost: add > FILE")
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_command(main)

@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 import tyro
 
 from polar.framing import Message, parse_bits
-from polar.secrets import check_nonce, ledger_beside
+from polar.secrets import check_nonce, ledger_beside, lock_of
 from polar.settings import Limits, Settings
 from wm_env.files import check_output, encoded, link_target, read_file, read_text
 from wm_env.help import paragraph_help
+from wm_env.startup import is_closed
 
 FIRST_NONCES = 16
 """Nonces that `decode` tries if it is told nothing: 0 to 15."""
@@ -108,8 +109,8 @@ class Embed:
             return
         check_output(self.law, "name another --law")
         self._check_not_read("--law", self.law)
-        if link_target(self.law) == link_target(self.ledger_file):
-            raise ValueError(f"{self.law} is the key's ledger: name another --law")
+        if link_target(self.law) in (link_target(self.ledger_file), lock_of(self.ledger_file)):
+            raise ValueError(f"{self.law} is the key's ledger or the lock of it: name another --law")
         if self.settings.scheme == "parallel":
             raise ValueError("the receiver of the scheme parallel needs no model and no law: leave out --law")
 
@@ -198,5 +199,14 @@ Command = (
 
 
 def read_input(path: Path) -> bytes:
-    """The bytes of a file, or of standard input if it is called -."""
-    return sys.stdin.buffer.read() if str(path) == "-" else read_file(path)
+    """The bytes of a file, or of standard input if it is called -.
+
+    Raises:
+        ValueError: standard input is closed.
+        OSError: it cannot be read.
+    """
+    if str(path) != "-":
+        return read_file(path)
+    if is_closed(sys.stdin):
+        raise ValueError("standard input is closed: name a file instead of -")
+    return sys.stdin.buffer.read()

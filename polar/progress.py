@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from tqdm import tqdm
 
 from polar.records import Answer, Asking, Result
+from wm_env.startup import is_terminal, tell
 
 SECONDS_BEFORE_BAR = 1.0
 SECONDS_BETWEEN_LINES = 10.0
@@ -24,7 +25,7 @@ def silence(done: int, total: int) -> None:
 def progress(unit: str) -> Iterator[Report]:
     """Yields the function to call, as often as one likes; what takes less than the constants above shows nothing."""
     start = last = time.monotonic()
-    terminal = sys.stderr.isatty()
+    terminal = is_terminal(sys.stderr)
     with tqdm(unit=unit, disable=not terminal, delay=SECONDS_BEFORE_BAR, leave=False) as bar:
 
         def report(done: int, total: int) -> None:
@@ -34,7 +35,7 @@ def progress(unit: str) -> Iterator[Report]:
                 bar.total = total
                 bar.update(done - bar.n)
             elif now - last >= SECONDS_BETWEEN_LINES:
-                print(tqdm.format_meter(done, total, now - start, ncols=0, unit=unit), file=sys.stderr, flush=True)
+                tell(tqdm.format_meter(done, total, now - start, ncols=0, unit=unit))
                 last = now
 
         yield report

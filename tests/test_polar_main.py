@@ -223,9 +223,10 @@ def test_what_is_written_replaces_nothing_that_is_read(run, key, model, tmp_path
 
 def test_the_law_does_not_replace_the_ledger(run, key, model):
     options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
-    code, out, err = run(*options, "--law", f"{key}.nonces")
-    assert (code, out) == (2, b"")
-    assert "name another --law" in err
+    for name in ("nonces", "nonces.lock"):
+        code, out, err = run(*options, "--law", f"{key}.{name}")
+        assert (code, out) == (2, b"")
+        assert "name another --law" in err
 
 
 def test_the_lock_of_a_ledger_leaves_a_file_of_that_name_as_it_is(run, key, model, tmp_path):

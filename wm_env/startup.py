@@ -1,14 +1,67 @@
-"""How commands end: exit codes, and one line for Ctrl-C while they start, whatever library is being imported."""
+"""How commands begin and end: standard streams, exit codes, and one line for Ctrl-C and for failures."""
 
+import errno
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn, TextIO
 
 INTERRUPTED = 128 + signal.SIGINT
 """Exit code of a command that Ctrl-C ended, as a shell expects it."""
+
+
+def run_command(main: Callable[[], int]) -> NoReturn:
+    """Run a command and end the process with the exit code that `main` returns, or raises as SystemExit.
+
+    Standard streams that the caller closed are opened on the null device first: otherwise the next file that is opened
+    takes the place of one, and Python has None for it. Before the end all output is written. That nobody reads it to
+    its end, as with `| head`, is no error; that the disk is full is one. Ctrl-C no longer changes what has ended.
+    """
+    _open_streams()
+    try:
+        code: int | str | None = main()
+    except SystemExit as stop:
+        code = stop.code
+    except KeyboardInterrupt:
+        tell("interrupted")
+        code = INTERRUPTED
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        silence_output()
+        if not code and not isinstance(error, BrokenPipeError):
+            code = tell_failure(error)
+    sys.exit(code)
+
+
+def _open_streams() -> None:
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (open to the end of the process)
+
+
+def is_closed(stream: TextIO | None) -> bool:
+    """Whether the caller closed this standard stream: what is written there is lost, and there is nothing to read."""
+    return stream is None or getattr(stream, "name", None) == os.devnull
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a standard stream, None if it is closed, is a terminal."""
+    return stream is not None and stream.isatty()
+
+
+def tell(line: str) -> None:
+    """Print a line for people on standard error, at once; where it cannot be written, the work goes on untold."""
+    if sys.stderr is None:
+        return
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        _silence(sys.stderr)
 
 
 def silence_output() -> None:
@@ -16,7 +69,13 @@ def silence_output() -> None:
 
     Python would write the rest at exit, and complain once more.
     """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _silence(sys.stdout)
+
+
+def _silence(stream: TextIO) -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 @contextmanager
@@ -46,19 +105,27 @@ def quitting_on_interrupt(module: str) -> Iterator[None]:
 
 def tell_failure(error: Exception) -> int:
     """Print what ended a command as one line on standard error; returns the exit code: 1 failed, 2 bad input."""
-    print(f"error: {error}", file=sys.stderr)
+    said = str(error)
+    if isinstance(error, OSError) and error.errno is not None:
+        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        said = f"{place}{error.strerror}{': make room, or name another place' if full else ''}"
+    tell(f"error: {said}")
     return 1 if is_system_failure(error) else 2
 
 
 def is_system_failure(error: Exception) -> bool:
     """Whether `error` is neither bad input nor our own refusal of it, but a full disk, a closed pipe or the like.
 
-    What the operating system says has a number (errno); a path that is wrong has a class of its own.
+    What the operating system says has a number (errno); most paths that are wrong have a class of their own.
     """
+    if not isinstance(error, OSError) or error.errno in (None, errno.ENAMETOOLONG, errno.ELOOP):
+        return False
     wrong_path = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
-    return isinstance(error, OSError) and error.errno is not None and not isinstance(error, wrong_path)
+    return not isinstance(error, wrong_path)
 
 
 def _quit(number: int, frame: FrameType | None) -> None:
-    os.write(2, b"interrupted\n")
+    with suppress(OSError):
+        os.write(2, b"interrupted\n")
     os._exit(INTERRUPTED)

@@ -10,10 +10,9 @@ is the one that a single process builds.
 """
 
 import os
-import sys
 from collections.abc import Sequence
 
-from wm_env.startup import INTERRUPTED, quitting_on_interrupt
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
 
 with quitting_on_interrupt(__name__):
     import tyro
@@ -24,21 +23,21 @@ with quitting_on_interrupt(__name__):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line: exit code 0 when done, 1 if the build fails, 2 for bad options or input, 130 after Ctrl-C."""
     try:
-        options = tyro.cli(BuildOptions, prog="python -m wm_env.lm.build", description=__doc__, args=arguments)
+        with quitting_on_interrupt(__name__):
+            options = tyro.cli(BuildOptions, prog="python -m wm_env.lm.build", description=__doc__, args=arguments)
         if "WORLD_SIZE" not in os.environ:
             # Before the seconds that torch takes; the processes of torchrun agree on who complains.
             try:
                 options.check()
             except ValueError as error:
-                print(f"error: {error}", file=sys.stderr)
-                return 2
+                return tell_failure(error)
         with quitting_on_interrupt(__name__):
             from wm_env.lm.builder import run
         return run(options)
     except KeyboardInterrupt:
-        print("interrupted: give the same command again to go on", file=sys.stderr)
+        tell("interrupted: give the same command again to go on")
         return INTERRUPTED
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_command(main)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from tqdm import tqdm
 
 from wm_env.lm.crew import Crew
+from wm_env.startup import is_terminal, tell
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -28,7 +29,7 @@ def progress(total: int, peak: float, crew: Crew) -> Iterator[Report]:
     """
     start = last = time.monotonic()
     before = (0, 0.0)
-    with tqdm(total=total, unit="state", disable=not (crew.first and sys.stderr.isatty())) as bar:
+    with tqdm(total=total, unit="state", disable=not (crew.first and is_terminal(sys.stderr))) as bar:
 
         def report(states: int, flops: float) -> None:
             nonlocal last, before
@@ -42,7 +43,7 @@ def progress(total: int, peak: float, crew: Crew) -> Iterator[Report]:
             if bar.disable:
                 rate = (done - before[0]) / max(now - last, 1e-9)
                 line = tqdm.format_meter(done, total, now - start, ncols=0, unit="state", rate=rate)
-                print(f"{line}, {share:.0%} of the matrix peak", file=sys.stderr, flush=True)
+                tell(f"{line}, {share:.0%} of the matrix peak")
             else:
                 bar.set_postfix_str(f"{share:.0%} of the matrix peak", refresh=False)
                 bar.update(done - bar.n)

@@ -23,6 +23,7 @@ from wm_env.lm.network import REQUIRED_VALUES, LLaDAConfig, build_network
 from wm_env.lm.objective import BLOCK, ResponsePlan, mask_batch, masked_loss, plan_responses
 from wm_env.lm.quality import cut_windows, measure
 from wm_env.lm.recipe import CONTEXT, Options, Shape
+from wm_env.startup import is_terminal
 
 # Reading the loss makes the host wait for the GPU; a CPU has nothing to run ahead of.
 _STEPS_BETWEEN_SYNCS = {"cuda": 50, "cpu": 1}
@@ -283,7 +284,7 @@ class _Report:
             f"{6 * parameters * options.tokens_per_step / 1e12:.2f} TFLOP a step",
             flush=True,
         )
-        if sys.stderr.isatty():
+        if is_terminal(sys.stderr):
             self._bar = tqdm(total=options.steps, initial=step, unit="step")
 
     def __enter__(self) -> "_Report":
