@@ -284,6 +284,13 @@ def test_command_refuses_numbers_out_of_range(
     assert err.count("\n") == 1
 
 
+def test_no_column_for_more_labels_than_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pairs", "--largest", "3", "--labels", "30000000", "--restarts", "2"]) == 0
+    _, header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["V", "Corollary", "M", "=", "2", "M", "=", "3", "H(X|S)"]
+    assert {len(row) for row in rows} == {len(header)}
+
+
 def test_few_updates_are_rated_where_they_end() -> None:
     cover = random_cover(3, 4, 4)
     found = best_rate(cover, 3, torch.Generator().manual_seed(1), restarts=5, iterations=7)

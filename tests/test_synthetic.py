@@ -53,6 +53,7 @@ def test_seeds_decide():
         ({"prompts": 0}, "at least 1"),
         ({"prompts": 1, "entropy": 4.4}, "20 candidates allow"),
         ({"prompts": 1, "entropy": 0.0}, "20 candidates allow"),
+        ({"prompts": 2, "entropy": 1e-3}, "entropy=0.001: some of 20 candidates would have probability 0; take more"),
         ({"prompts": 1, "overlap": 1.1}, "between 0 and 1"),
         ({"prompts": 1, "block_length": 6}, "power of two"),
     ],

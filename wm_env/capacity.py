@@ -135,6 +135,11 @@ def substitution_channel(tokens: int, probability: float) -> Tensor:
     return channel.fill_diagonal_(1 - probability)
 
 
+def cover_entropy(cover: Cover) -> float:
+    """H(X|S) of what is sent, in bits per token."""
+    return float(cover.state_probs @ entropy(cover.cover))
+
+
 def capacity(cover: Cover) -> float:
     """The covert capacity H(X|S) in bits per token, and the key rate that reaches it: both ends see X.
 
@@ -143,7 +148,7 @@ def capacity(cover: Cover) -> float:
     """
     if cover.channel is not None:
         raise ValueError("H(X|S) is the capacity without a channel only: use best_rate")
-    return float(cover.state_probs @ entropy(cover.cover))
+    return cover_entropy(cover)
 
 
 def corollary(vocabulary: int, labels: int = 2) -> Corollary:
@@ -261,7 +266,7 @@ class Pairs:
     largest: int = 9
     """Largest vocabulary V; the table starts at 2."""
     labels: int = 6
-    """Largest number M of labels to search."""
+    """Largest number M of labels to search; more than V are of no use."""
     restarts: int = 64
     """Random starts of every search."""
     seed: int = 0
@@ -280,16 +285,17 @@ class Pairs:
         check_seed(self.seed)
         generator = torch.Generator().manual_seed(self.seed)
         print("Bits per token. In brackets: the best balanced partition into M parts.")
-        searched = "".join(f"{f'M = {labels}':>17}" for labels in range(2, self.labels + 1))
+        most = min(self.labels, self.largest)
+        searched = "".join(f"{f'M = {labels}':>17}" for labels in range(2, most + 1))
         print(f"{'V':>3}{'Corollary':>16}{searched}{'H(X|S)':>9}")
         for vocabulary in range(2, self.largest + 1):
             cover = pair_cover(vocabulary)
             value = corollary(vocabulary).rate
             cells = []
-            for labels in range(2, min(self.labels, vocabulary) + 1):
+            for labels in range(2, min(most, vocabulary) + 1):
                 found = best_rate(cover, labels, generator, self.restarts).rate
                 cells.append(f"{found:>8.4f} [{float(corollary(vocabulary, labels).rate):.4f}]")
-            row = "".join(cells).ljust(17 * (self.labels - 1))
+            row = "".join(cells).ljust(17 * (most - 1))
             print(f"{vocabulary:>3}{f'{value} = {float(value):.4f}':>16}{row}{capacity(cover):>9.4f}", flush=True)
 
 
@@ -322,7 +328,7 @@ class Solve:
         generator = torch.Generator().manual_seed(self.seed)
         found = best_rate(cover, labels, generator, self.restarts, self.iterations)
         near = int((found.rates > found.rate - 1e-6).sum())
-        print(f"H(X|S)               {float(cover.state_probs @ entropy(cover.cover)):.6f} bits/token")
+        print(f"H(X|S)               {cover_entropy(cover):.6f} bits/token")
         print(
             f"best rate, M = {labels:<5} {found.rate:.6f} bits/token ({near} of {len(found.rates)} starts reached it)"
         )

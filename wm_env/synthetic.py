@@ -23,8 +23,8 @@ def synthetic_tree(
     state, round(overlap * Q) are common to all states of the block, the others are its own.
 
     Raises:
-        ValueError: an entropy that Q candidates cannot have, an overlap outside [0, 1], sizes below 1, or a block
-            length that is not a power of two.
+        ValueError: an entropy that Q candidates cannot have or that leaves some of them without probability, an overlap
+            outside [0, 1], sizes below 1, or a block length that is not a power of two.
     """
     if min(prompts, blocks, candidates) < 1:
         raise ValueError("prompts, blocks and candidates must be at least 1")
@@ -91,6 +91,8 @@ def _synthetic_block(
         ids[state] = rng.permutation(names)
     tokens = _digits(ids, block_length)
     cover = np.stack([gaussian_pmf(candidates, entropy, rng) for _ in range(states)])
+    if not cover.all():
+        raise ValueError(f"entropy={entropy}: some of {candidates} candidates would have probability 0; take more")
     child = np.full(ids.shape, -1) if last else np.arange(ids.size).reshape(ids.shape)
     text = tuple(tuple(f"<{name}>".encode() for name in row) for row in ids)
     return TreeBlock(
