@@ -96,9 +96,8 @@ def test_a_killed_run_resumes_to_the_same_model(options: Options, tmp_path: Path
     for name in ("steps", "tokens_per_step", "warmup", "validate_every", "save_every", "windows"):
         arguments += [f"--{name.replace('_', '-')}", str(getattr(long, name))]
     command = [sys.executable, "-m", "wm_env.lm.pretrain", *arguments, "--device", "cpu", "--out", str(killed)]
-    killed.mkdir()
-    # Where the model should go is a file, so that the run cannot end before it is killed, however slow we are.
-    (killed / "model").touch()
+    # Where the model's configuration should go is a folder, so that the run cannot end before it is killed.
+    (killed / "model" / "config.json").mkdir(parents=True)
     # The sums of floating-point numbers depend on the number of threads, and this process has one.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -109,7 +108,7 @@ def test_a_killed_run_resumes_to_the_same_model(options: Options, tmp_path: Path
     assert (killed / "checkpoint.safetensors").exists(), told
     with safe_open(killed / "checkpoint.safetensors", framework="pt") as file:
         assert 1 <= json.loads(file.metadata()["progress"])["step"] < 60
-    (killed / "model").unlink()
+    (killed / "model" / "config.json").rmdir()
     train(replace(long, out=killed, resume=True))
     for file in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (whole / "model" / file).read_bytes() == (killed / "model" / file).read_bytes()
@@ -183,6 +182,14 @@ def test_a_checkpoint_of_other_settings_or_a_damaged_one_is_refused(
         ({"block_share": -0.1}, "parts of 1"),
         ({"lr": 0.0}, "--lr must be positive"),
         ({"save_every": 0}, "--save-every must be positive"),
+        ({"steps": 10**400}, "--steps must be positive and at most 1000000000"),
+        ({"tokens_per_step": 10**400}, "--tokens-per-step must be positive and at most"),
+        ({"lr": 1e300}, "--lr must be positive and at most"),
+        ({"lr": float("nan")}, "--lr must be positive and at most"),
+        ({"shape": replace(SHAPE, vocab_size=10**30)}, "--vocab-size must be at most"),
+        ({"weight_decay": float("nan")}, "--weight-decay"),
+        ({"weight_decay": -0.1}, "--weight-decay"),
+        ({"seed": -1}, "seed=-1"),
         ({"decay": 1.5}, "--decay"),
         ({"tokens_per_step": 32}, "--tokens-per-step"),
         ({"windows": 1}, "--windows"),
@@ -254,7 +261,10 @@ def test_every_process_of_a_cluster_gets_the_mean_gradient(tmp_path: Path) -> No
         (["--tokenizer", "none"], "none holds no tokenizer.json"),
         (["--out", "text.txt"], "text.txt cannot be written: choose another --out"),
         (["--out", "text.txt/run"], "text.txt cannot be written: choose another --out"),
-        (["--out", "taken"], "taken/tokens.safetensors is no file that can be written"),
+        (["--out", "taken"], "taken/tokens.safetensors is no file that can be written: choose another --out"),
+        (["--out", "history"], "history/history.json is no file that can be written: choose another --out"),
+        (["--out", "named"], "named/model cannot be written: choose another --out"),
+        (["--out", "link"], "link/tokenizer cannot be written: choose another --out"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -271,16 +281,23 @@ def test_bad_input_is_one_line_and_exit_code_2(
     packed = gzip.compress(b"one two three " * 100)
     Path("damaged.gz").write_bytes(packed[:20] + b"\xff" * 8 + packed[28:])
     Path("taken/tokens.safetensors").mkdir(parents=True)
+    Path("history/history.json").mkdir(parents=True)
+    Path("named").mkdir()
+    Path("named/model").touch()
+    Path("link").mkdir()
+    Path("link/tokenizer").symlink_to("/dev/null")
+    before = sorted(Path().rglob("*"))
     base = ["--texts", "text.txt", "--valid", "text.txt", "--out", "run", "--steps", "1", "--device", "cpu"]
     shape = ["--d-model", "16", "--n-layers", "1", "--n-heads", "2", "--mlp-hidden-size", "24", "--vocab-size", "262"]
     monkeypatch.setattr(sys, "argv", ["pretrain", *base, *shape, *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        main()
+    code = main()
     error = capsys.readouterr().err
-    assert (stopped.value.code, error.count("\n")) == (2, 1), error
+    assert (code, error.count("\n")) == (2, 1), error
     assert error.startswith("error: ")
     assert message in error
     assert "Errno" not in error
+    if "--out" in arguments:
+        assert sorted(Path().rglob("*")) == before
 
 
 def test_the_usage_line_is_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,7 @@ def test_the_command_prints_figures_and_samples(
         (["MODEL"], "give --text to measure the model"),
         (["MODEL", "--prompts", "PROMPTS", "--tokens", "7"], "--tokens 7: "),
         (["MODEL", "--prompts", "PROMPTS", "--tokens", "20"], "--tokens 20: "),
+        (["MODEL", "--prompts", "PROMPTS", "--seed", "-1"], "seed=-1"),
         (["MODEL", "--prompts", "none"], "none: no such file"),
         (["MODEL", "--prompts", "."], ". is a folder"),
         (["MODEL", "--prompts", "LATIN"], "LATIN is not UTF-8"),

@@ -5,10 +5,8 @@
 On several GPUs: `torchrun --nproc-per-node 4 -m wm_env.lm.pretrain ...`; without a GPU it trains on the CPU.
 """
 
-import sys
-
-from wm_env.files import check_writable, reading
-from wm_env.startup import INTERRUPTED, quitting_on_interrupt, tell_failure
+from wm_env.files import check_output, check_writable, reading
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
 
 with quitting_on_interrupt(__name__):
     import tyro
@@ -48,7 +46,10 @@ def _check_texts(options: Options) -> None:
 
 
 def _open_folder(options: Options) -> None:
-    check_writable(options.out, "choose another --out")
+    for name in ("tokenizer", "model"):
+        check_writable(options.out / name, "choose another --out")
+    for name in ("tokens.safetensors", "checkpoint.safetensors", "history.json"):
+        check_output(options.out / name, "choose another --out")
     for name in ("checkpoint.safetensors", "history.json"):
         if (options.out / name).exists() and not options.resume:
             raise FileExistsError(f"{options.out} holds a run; pass --resume to continue it, or name a new folder")
@@ -81,17 +82,19 @@ def _prepare_text(options: Options, cluster: Cluster) -> tuple[PreTrainedTokeniz
     return tokenizer, load_or_tokenize(options.texts, tokenizer, cache)
 
 
-def main() -> None:
+def main() -> int:
     """Command line: exit code 0 when done, 2 for bad options or texts, 1 if it fails later, 130 after Ctrl-C."""
-    options = tyro.cli(Options, prog="python -m wm_env.lm.pretrain", config=(tyro.conf.OmitArgPrefixes,))
+    with quitting_on_interrupt(__name__):
+        options = tyro.cli(Options, prog="python -m wm_env.lm.pretrain", config=(tyro.conf.OmitArgPrefixes,))
     try:
         train(options)
     except (ValueError, OSError) as error:
-        raise SystemExit(tell_failure(error)) from None
+        return tell_failure(error)
     except KeyboardInterrupt:
-        print("interrupted: give the same command with --resume to go on", file=sys.stderr)
-        raise SystemExit(INTERRUPTED) from None
+        tell("interrupted: give the same command with --resume to go on")
+        return INTERRUPTED
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -5,12 +5,12 @@ python -m wm_env.lm.quality mini --prompts prompts.txt continuations to read
 """
 
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wm_env.startup import INTERRUPTED, quitting_on_interrupt, silence_output, tell_failure
+from wm_env.files import check_seed
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt, run_command, silence_output, tell, tell_failure
 
 with quitting_on_interrupt(__name__):
     import numpy as np
@@ -152,6 +152,7 @@ def report(options: Options) -> Iterator[str]:
         raise ValueError("--context, --samples and --tokens must be at least 1, --windows at least 2")
     if options.tokens % BLOCK:
         raise ValueError(f"--tokens {options.tokens}: texts are made of blocks of {BLOCK} tokens, give a multiple")
+    check_seed(options.seed)
     prompts = () if options.prompts is None else read_prompt_file(options.prompts)[: options.samples]
     lm = load_lm(options.model, device=options.device)
     if options.text is not None:
@@ -171,7 +172,8 @@ def report(options: Options) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line: exit code 0 when done, 1 if it fails, 2 for bad arguments or input, 130 after Ctrl-C."""
-    options = tyro.cli(Options, prog="python -m wm_env.lm.quality", args=arguments)
+    with quitting_on_interrupt(__name__):
+        options = tyro.cli(Options, prog="python -m wm_env.lm.quality", args=arguments)
     try:
         for line in report(options):
             print(line, flush=True)
@@ -180,10 +182,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         return tell_failure(error)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        tell("interrupted")
         return INTERRUPTED
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_command(main)
