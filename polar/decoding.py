@@ -16,7 +16,7 @@ from polar.progress import Report, silence, watched
 from polar.records import TextLaw, recorded_law, recorded_pool
 from polar.secrets import Key, MessageKeys
 from polar.settings import Settings
-from polar.sources import drive, drive_many
+from polar.sources import drive
 from wm_env.lm.text import is_text, token_bytes
 
 
@@ -68,23 +68,6 @@ def _weigh(channel: Channel, receiver: Receiver, pool: CandidatePool, candidate:
     if draws := channel.settings.draws:
         block_text = receiver.text[receiver.position - len(pool.text[candidate]) :]
         receiver.note_evidence(log2_evidence(channel.source.vocabulary, pool, candidate, draws, block_text))
-
-
-def decode_many(jobs: Sequence[tuple[Channel, bytes, Key, int]]) -> list[Decoded]:
-    """Read many texts of the scheme stream side by side, as they are, each with one key and nonce."""
-    receivers, walks = [], []
-    for channel, text, key, nonce in jobs:
-        keys = MessageKeys(key, nonce, "stream")
-        receivers.append(Receiver(text, keys))
-        walks.append((channel.source, stream.walk(channel.source.vocabulary, keys, receivers[-1])))
-    decoded = []
-    for result, receiver, (_, _, _, nonce) in zip(drive_many(walks), receivers, jobs, strict=True):
-        if isinstance(result, Exception) and not isinstance(result, NoMessageError):
-            raise result
-        decoded.append(
-            _found(receiver, nonce, receiver.attempts) if receiver.done else Decoded(None, None, 1.0, str(result))
-        )
-    return decoded
 
 
 def decode_with_law(text: bytes, key: Key, law: TextLaw, prompt: bytes = b"") -> Decoded:

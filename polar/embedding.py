@@ -8,7 +8,7 @@ Both ends open a channel (`polar.channel`) with the same model, prompt and setti
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -16,7 +16,6 @@ import numpy as np
 
 from polar import block, parallel, stream
 from polar.arithmetic import NoEntropyError, NoMessageError, Receiver, Sender
-from polar.block import CandidatePool
 from polar.channel import Channel, pool_source
 from polar.decoding import decode_parallel
 from polar.framing import Message, payload_bits
@@ -34,7 +33,7 @@ from polar.records import (
 )
 from polar.secrets import Key, MessageKeys
 from polar.settings import Limits, Settings
-from polar.sources import drive, drive_many
+from polar.sources import drive
 from polar.stream import TokenLaw, Tokens
 from polar.tail import write_tail
 from polar.vocabulary import Node
@@ -136,31 +135,6 @@ def _embed_parallel(channel: Channel, message: Message, keys: MessageKeys, limit
     )
 
 
-def embed_many(
-    jobs: Sequence[tuple[Channel, Message, Key, int]], limits: Limits | None = None
-) -> list[Embedded | Exception]:
-    """Texts of the scheme stream for many messages with one model, written side by side; a failure is returned.
-
-    With `Settings.rows` above 1 the texts share forward passes.
-    """
-    work = [
-        _Job(channel, message, MessageKeys(key, nonce, "stream"), limits or Limits())
-        for channel, message, key, nonce in jobs
-    ]
-    results = drive_many([(job.channel.source, job.write_stream()) for job in work])
-    return [
-        result if isinstance(result, Exception) else _attempt(job, *result)
-        for job, result in zip(work, results, strict=True)
-    ]
-
-
-def _attempt(job: "_Job", tokens: Tokens, coded: int) -> Embedded | Exception:
-    try:
-        return job.finish(tokens, coded)
-    except UnfitTextError as error:
-        return error
-
-
 @dataclass(frozen=True)
 class _Job:
     """One message on its way into one text."""
@@ -171,7 +145,7 @@ class _Job:
     limits: Limits
     report: Report = silence
     laws: LawRecords = field(default_factory=dict)
-    pools: PoolRecords = field(default_factory=dict)
+    pools: dict[Tokens, Pool] = field(default_factory=dict)
 
     def sender(self) -> Sender:
         self.limits.check()
@@ -186,7 +160,7 @@ class _Job:
         tokens, node = yield from record_laws(walk, self.laws)
         return (yield from self.write_end(tokens, node))
 
-    def write_blocks(self) -> Asking[CandidatePool, Tokens]:
+    def write_blocks(self) -> Asking[Pool, Tokens]:
         """The tokens of the blocks that the message takes."""
         settings = self.channel.settings
         sender = self.sender()
@@ -269,7 +243,7 @@ def embed_with_retries(
     raise failure
 
 
-def _tv_bound(pools: PoolRecords, settings: Settings) -> float:
+def _tv_bound(pools: Mapping[Tokens, Pool], settings: Settings) -> float:
     """Sum over the blocks of what the code costs against the pool, and the pool against the model.
 
     The law of a sampled pool is the model's, given that a block is whole characters: the share of the draws that were
@@ -277,7 +251,6 @@ def _tv_bound(pools: PoolRecords, settings: Settings) -> float:
     """
     total = 0.0
     for pool in pools.values():
-        assert isinstance(pool, Pool)
         outside = pool.dropped / settings.candidates
         if settings.pool == "top":
             outside = 1 - float(np.exp2(pool.log2_prob).sum())

@@ -4,7 +4,7 @@ A record holds, for every question of the receiver, what the answer was: of the 
 masses that were looked at. It says nothing about the key or the message that the text itself does not say.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,6 +24,7 @@ from wm_env.json_values import entry
 from wm_env.tensors import Arrays, FileFormat, read_tensors, write_tensors
 from wm_env.tree import Floats, Ints
 
+AnyPool = TypeVar("AnyPool", bound=CandidatePool)
 Answer = TypeVar("Answer")
 Result = TypeVar("Result")
 Recorded = TypeVar("Recorded")
@@ -80,23 +81,23 @@ class RecordedPool:
 
 def record_laws(asking: Asking[TokenLaw, Result], records: LawRecords) -> Asking[TokenLaw, Result]:
     """The same walk; what it looks at is added to `records`."""
-    question = next(asking)
-    while True:
-        law = yield question
-        try:
-            question = asking.send(WatchedLaw(law, records.setdefault(question, {})))
-        except StopIteration as stop:
-            result: Result = stop.value
-            return result
+    return _recorded_walk(asking, lambda tokens, law: WatchedLaw(law, records.setdefault(tokens, {})))
 
 
-def record_pools(asking: Asking[CandidatePool, Result], records: PoolRecords) -> Asking[CandidatePool, Result]:
+def record_pools(asking: Asking[AnyPool, Result], records: dict[Tokens, AnyPool]) -> Asking[AnyPool, Result]:
     """The same walk; the pools that it gets are added to `records`."""
+    return _recorded_walk(asking, records.setdefault)
+
+
+def _recorded_walk(
+    asking: Asking[Answer, Result], record: Callable[[Tokens, Answer], Answer]
+) -> Asking[Answer, Result]:
+    """The same walk; it gets what `record` makes of every question and its answer."""
     question = next(asking)
     while True:
-        records[question] = yield question
+        answer = record(question, (yield question))
         try:
-            question = asking.send(records[question])
+            question = asking.send(answer)
         except StopIteration as stop:
             result: Result = stop.value
             return result

@@ -6,7 +6,7 @@ build the same canvases in passes of the same shape, so they get the same number
 on the same kind of machine; where that is not sure, the sender passes the record on (`polar.records`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from polar.records import Asking
-from polar.stream import TokenLaw, Tokens
+from polar.stream import Tokens
 from polar.vocabulary import Vocabulary
 from wm_env.lm.candidates import Pool, forward_rows, make_pools
 from wm_env.lm.llada import MaskedLM
@@ -62,7 +62,7 @@ class ModelSource:
         prompt: token ids of the prompt.
         block_length: L.
         temperature: tau.
-        rows: canvases in every forward pass; more than are asked for are filled up with copies.
+        rows: canvases in every forward pass; all but one are copies.
     """
 
     lm: MaskedLM
@@ -74,7 +74,10 @@ class ModelSource:
 
     def law(self, tokens: Tokens) -> QuantisedLaw:
         """The law of the token after `tokens`."""
-        return answer_laws([(self, tokens)])[0]
+        canvas, position = self.canvas(tokens)
+        passes = forward_rows(self.lm, torch.tensor([canvas]), position, self.temperature, self.rows)
+        (row,) = (row for _, rows in passes for row in rows.cpu().numpy())
+        return quantise(row[self.vocabulary.ids])
 
     def canvas(self, tokens: Tokens) -> tuple[Tokens, int]:
         """The canvas after `tokens`, and the position of the next one."""
@@ -92,24 +95,6 @@ def open_vocabulary(lm: MaskedLM) -> Vocabulary:
     """The tokens that `lm` may say."""
     banned = lm.banned.tolist()
     return Vocabulary({token: string for token, string in token_bytes(lm.tokenizer).items() if not banned[token]})
-
-
-def answer_laws(requests: Sequence[tuple[ModelSource, Tokens]]) -> list[QuantisedLaw]:
-    """The laws of many texts with one model; canvases of the same shape share passes of `rows` canvases."""
-    groups: dict[tuple[int, int], list[int]] = {}
-    canvases = []
-    for number, (source, tokens) in enumerate(requests):
-        canvas, position = source.canvas(tokens)
-        canvases.append(canvas)
-        groups.setdefault((len(canvas), position), []).append(number)
-    answers: dict[int, QuantisedLaw] = {}
-    for (_, position), numbers in groups.items():
-        source = requests[numbers[0]][0]
-        batch = torch.tensor([canvases[number] for number in numbers])
-        for part, rows in forward_rows(source.lm, batch, position, source.temperature, source.rows):
-            ranked = rows.cpu().numpy()[:, source.vocabulary.ids]
-            answers.update(zip(numbers[part], map(quantise, ranked), strict=True))
-    return [answers[number] for number in range(len(requests))]
 
 
 @dataclass(frozen=True)
@@ -141,22 +126,3 @@ def drive(asking: Asking[Answer, Result], answer: Callable[[Tokens], Answer]) ->
     except StopIteration as stop:
         result: Result = stop.value
         return result
-
-
-def drive_many(askings: Sequence[tuple[ModelSource, Asking[TokenLaw, Result]]]) -> list[Result | Exception]:
-    """Run many walks with one model side by side, a question each at a time; a walk's exception is its result."""
-    results: dict[int, Result | Exception] = {}
-    answers: dict[int, TokenLaw | None] = dict.fromkeys(range(len(askings)))
-    while answers:
-        questions: dict[int, Tokens] = {}
-        for number, law in answers.items():
-            try:
-                asking = askings[number][1]
-                questions[number] = next(asking) if law is None else asking.send(law)
-            except StopIteration as stop:
-                results[number] = stop.value
-            except Exception as error:  # the other walks go on
-                results[number] = error
-        laws = answer_laws([(askings[number][0], tokens) for number, tokens in questions.items()])
-        answers = dict(zip(questions, laws, strict=True))
-    return [results[number] for number in range(len(askings))]
