@@ -18,7 +18,7 @@ from colours import MESSAGE_BITS, Colours
 from polar import parallel
 from polar.channel import Channel, Settings, open_channel
 from polar.framing import BitString, make_frame
-from polar.index_sets import Bools, Floats, Ints, bit_levels
+from polar.index_sets import Bools, bit_levels
 from polar.parallel_code import decode_frames, encode_frame, open_bytes
 from polar.parallel_step import draw_tokens, label_masses, read_bits, vocabulary_labels
 from polar.secrets import KEY_BYTES, Key, MessageKeys
@@ -29,6 +29,7 @@ from polar.transform import polar_transform
 from wm_env.lm.llada import MaskedLM
 from wm_env.lm.load import load_lm
 from wm_env.lm.prompts import read_prompts
+from wm_env.tree import Floats, Ints
 
 POSITIONS = (8, 16, 32, 64)
 

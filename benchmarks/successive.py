@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from polar.density_evolution import polarise
 from polar.index_sets import choose_sets, positions_within, spectrum, token_code
-from polar.memoryless import Ints, decode, draw_states, encode
+from polar.memoryless import decode, draw_states, encode
 from polar.successive import conditional_llrs, decide
 from polar.transform import polar_transform
 from wm_env.capacity import block_law, pair_cover, partition_assignment
+from wm_env.tree import Ints
 
 
 @dataclass(frozen=True)

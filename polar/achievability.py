@@ -9,6 +9,8 @@ s^n the encoder draws j in proportion to P(s^n | u^n(m,k,j)), then x^n from W(.|
 
 Nothing is sampled but the codebook: all laws are enumerated over every (s^n, x^n), which bounds n to about 10 for
 binary alphabets. A sum over words is one product with an n-fold Kronecker power, so its cost does not grow with J.
+
+For research: benchmarks/achievability.py draws the figure of docs/theory.md with it, and no command calls it.
 """
 
 import math

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from wm_env.information import entropy
-
-Floats = NDArray[np.float64]
+from wm_env.tree import Floats
 
 NODES_AT_ONCE = 256
 """Positions that one sparse product handles; bounds the memory of a step."""

@@ -8,6 +8,9 @@ it received and the key. A position i of V = U G, at one level, is
 * in the key set: nearly uniform given S^n, but not decodable: fixed to key bits that the decoder has;
 * drawn otherwise, from P(V_i | V^{i-1}, S^n). A drawn position that the decoder cannot decode is called undecodable; a
   law for which the number of these matters would need chaining, which is not done here.
+
+The scheme `parallel` uses the levels and the bound; `choose_sets`, `positions_within` and `expected_dead_ends` are for
+research (`polar.memoryless`, benchmarks/memoryless.py), and no command calls them.
 """
 
 import math
@@ -23,9 +26,8 @@ from polar.successive import CERTAIN
 from wm_env.files import fingerprint, write_atomically
 from wm_env.law import BlockLaw, symbol_label_probs
 from wm_env.tensors import FileFormat, read_tensors, write_tensors
+from wm_env.tree import Floats
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.integer]
 Bools = NDArray[np.bool_]
 
 SPECTRUM_FORMAT = FileFormat(kind="covert-watermark polarisation", version=1)

@@ -14,6 +14,8 @@ the state allows and loses the bit; it never sends a token that the cover would 
 For an erasure law (every bit is uniform or determined given S^n) the law of the encoder is then still exactly the
 cover: whatever it does commutes with moving from one word that the state allows to another, and the pad makes all of
 them equally likely.
+
+For research: benchmarks/memoryless.py measures it for docs/theory.md, and no command calls it.
 """
 
 import hashlib
@@ -23,10 +25,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polar.index_sets import Bools, Floats, IndexSets, Ints, TokenCode
+from polar.index_sets import Bools, IndexSets, TokenCode
 from polar.successive import decide, fill
 from polar.transform import label_words, polar_transform
 from wm_env.law import BlockLaw
+from wm_env.tree import Floats, Ints
 
 Bits = NDArray[np.uint8]
 

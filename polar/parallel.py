@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from polar.channel import Channel
 from polar.framing import BitString, Message, make_frame
-from polar.index_sets import Bools, Floats, Ints
+from polar.index_sets import Bools
 from polar.montecarlo import block_interval
 from polar.parallel_code import decode_frames, encode_frame, open_bytes
 from polar.parallel_design import message_positions
@@ -40,6 +40,7 @@ from polar.secrets import KeyStream, MessageKeys
 from polar.settings import Settings
 from polar.stream import Tokens
 from wm_env.lm.marginals import marginals
+from wm_env.tree import Floats, Ints
 
 PLAIN_DRAWS = 63
 """Plain draws of a step by which the probability that it does not re-tokenise is estimated."""

@@ -33,9 +33,10 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from polar.index_sets import Bools, Floats, Ints, bit_levels
+from polar.index_sets import Bools, bit_levels
 from polar.successive import draw
 from polar.transform import polar_transform
+from wm_env.tree import Floats, Ints
 
 Uniform = Callable[[], float]
 """Draws from (0, 1)."""

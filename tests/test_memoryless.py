@@ -21,7 +21,7 @@ from polar.index_sets import (
     token_code,
     variation_bound,
 )
-from polar.memoryless import Ints, decode, draw_states, encode
+from polar.memoryless import decode, draw_states, encode
 from polar.transform import polar_transform
 from wm_env.capacity import (
     block_law,
@@ -30,6 +30,7 @@ from wm_env.capacity import (
     partition_assignment,
     substitution_channel,
 )
+from wm_env.tree import Ints
 
 
 def pairs_code(vocabulary: int, labels: int) -> TokenCode:
