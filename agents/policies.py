@@ -6,6 +6,7 @@ every state its own logits, for objectives under which every state needs an arra
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ OUTSIDE = -1e4
 """Logit of a candidate that a state does not have: its softmax is exactly 0, and 0 times its logarithm is no NaN."""
 
 
-class SoftmaxPolicy(nn.Module):
+class SoftmaxPolicy(nn.Module, ABC):
     """P(u|s) and W(x|u,s) of every state of a tree, masked to the support of each state.
 
     A subclass says what the logits are, as a function of its parameters, and carries a gradient of the logits back to
@@ -48,25 +49,25 @@ class SoftmaxPolicy(nn.Module):
         self.register_buffer("slots", slots, persistent=False)
         self.slots: Tensor
 
+    @abstractmethod
     def label_logits(self, rows: slice) -> Tensor:
         """Logits of P(u|s), shape (n, M)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def candidate_logits(self, rows: slice) -> Tensor:
         """Logits of W(x|u,s) with the candidates by slot (see `agents.slots`), nothing masked, shape (n, Q, M)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write_candidate_logits(self, rows: slice, out: Tensor) -> None:
         """`candidate_logits` into a contiguous tensor of its shape."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add_label_gradient(self, rows: slice, grad: Tensor) -> None:
         """Add what a gradient with respect to `label_logits`, shape (n, M), makes of the parameters' gradients."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add_candidate_gradient(self, rows: slice, scale: Tensor, grad: Tensor) -> None:
         """The same for `candidate_logits`; the gradient is scale * grad, shapes (n, 1) and (n, Q, M)."""
-        raise NotImplementedError
 
     def clear_gradient(self) -> None:
         """Set the gradients of all parameters to 0, in their place if they are there."""

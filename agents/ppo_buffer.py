@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wm_env.credit import COST, PARENT, RATE
 
-Floats = NDArray[np.float32]
+Floats32 = NDArray[np.float32]
 
 
 class RowSamples(NamedTuple):
@@ -90,7 +90,9 @@ class StateRolloutBuffer(DictRolloutBuffer):
             )
 
 
-def tree_advantages(rewards: Floats, values: Floats, parent: NDArray[np.int64], gamma: float, lam: float) -> Floats:
+def tree_advantages(
+    rewards: Floats32, values: Floats32, parent: NDArray[np.int64], gamma: float, lam: float
+) -> Floats32:
     """Generalised advantage estimation of every state, its future being the states that follow from it.
 
         delta_t(s) = r_t(s) + gamma sum_{s' follows s} V_{t+1}(s') - V_t(s)

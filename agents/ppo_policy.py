@@ -222,11 +222,6 @@ class LawPolicy(ActorCriticPolicy):
         table = self.look(obs)
         return (table.state_probs * self.state_values(table)[..., 0]).sum(-1, keepdim=True)
 
-    def predict_cost_values(self, obs: dict[str, Tensor]) -> Tensor:
-        """Expected cost from here on, shape (batch, 1)."""
-        table = self.look(obs)
-        return (table.state_probs * self.state_values(table)[..., 1]).sum(-1, keepdim=True)
-
 
 def log_balanced(logits: Tensor, sweeps: int = 20) -> Tensor:
     """ln B, shape (M, Q): exp(logits) times factors of rows and columns, such that sum_u B = 1 and sum_k B = Q/M.

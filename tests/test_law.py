@@ -141,6 +141,10 @@ def test_what_is_no_law_is_refused(tmp_path, name, spoil, message):
     ("spoil", "message"),
     [
         (lambda arrays, meta: meta.pop("tree"), "lacks a part .'tree'."),
+        (lambda arrays, meta: meta.pop("blocks"), "lacks a part .'blocks'."),
+        (lambda arrays, meta: meta.update(blocks=1), "blocks=1, but its tree has 2"),
+        (lambda arrays, meta: meta.update(block_length=8), "block_length=8, but its tree has 4"),
+        (lambda arrays, meta: meta.update(block_length="4"), "block_length='4': an integer is needed"),
         (lambda arrays, meta: meta.pop("message_sets"), "lacks a part .'message_sets'."),
         (lambda arrays, meta: arrays.pop("1.p_label"), "lacks a part .'1.p_label'."),
         (lambda arrays, meta: meta.update(tree=None), "made for tree None"),

@@ -3,7 +3,7 @@ import pytest
 import torch
 from small_trees import uneven_tree
 
-from agents.policies import softmax_policy
+from agents.policies import SoftmaxPolicy, softmax_policy
 from agents.settings import PolicySettings
 from agents.slots import candidate_slots
 from wm_env.synthetic import synthetic_tree
@@ -105,3 +105,8 @@ def test_same_seed_same_policy_other_seed_another(small_tree):
 def test_two_labels_are_the_least(small_tree):
     p_label, _ = policy_of(small_tree, labels=2)(0)
     assert p_label.shape == (6, 2)
+
+
+def test_a_policy_without_logits_is_none(small_tree):
+    with pytest.raises(TypeError, match="label_logits"):
+        SoftmaxPolicy(small_tree)

@@ -319,7 +319,8 @@ class TestTraining:
             again.predict(observation, deterministic=True)[0], model.predict(observation, deterministic=True)[0]
         )
         critics = [
-            made.policy.predict_cost_values(made.policy.obs_to_tensor(observation)[0]) for made in (model, again)
+            made.policy.state_values(made.policy.look(made.policy.obs_to_tensor(observation)[0]))
+            for made in (model, again)
         ]
         assert torch.equal(*critics)
 

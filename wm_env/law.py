@@ -180,6 +180,9 @@ def load_law(path: Path, tree: StateTree) -> JointLaw:
                 f"made for tree {str(made_for)[:12]}, this tree is {tree.fingerprint[:12]}: "
                 "pass the tree of the same run"
             )
+        for name, needed in (("blocks", len(tree.blocks)), ("block_length", tree.block_length)):
+            if arguments.integer(name, meta[name]) != needed:
+                raise ValueError(f"{name}={meta[name]}, but its tree has {needed}: make the law again")
         policies = []
         for number, block in enumerate(tree.blocks):
             p_label, p_candidate = (
