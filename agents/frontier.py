@@ -164,7 +164,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[StateTree, float, dict[str, RunRes
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read runs and write the figure; returns the exit code: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     with quitting_on_interrupt(__name__):
-        options = tyro.cli(Options, args=arguments, description=Options.__doc__)
+        options = tyro.cli(Options, prog="python -m agents.frontier", args=arguments, description=Options.__doc__)
     try:
         tree, gamma, runs = read_runs(options.runs)
         out = options.out if options.out is not None else options.runs[0].parent / "frontier.png"

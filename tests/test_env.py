@@ -266,7 +266,7 @@ def test_drawn_prompts_and_splits(small_tree_file):
         ({"epsilon": -0.1}, "epsilon"),
         ({"epsilon": float("nan")}, "epsilon"),
         ({"gamma": 0.0}, "gamma"),
-        ({"render_mode": "human"}, "ansi"),
+        ({"render_mode": "video"}, "ansi"),
         *(
             ({"objective": "coded", name: value}, f"^{name}=.*: an integer is needed")
             for name in ("prompts", "candidates", "labels", "blocks", "message_bits")
@@ -326,6 +326,20 @@ def test_render(small_tree_file):
         ),
         f"so far: rate {rate:.4f} of at most {optimum:.4f} bits, total variation {cost:.4f} of at most 0.1000",
     ]
+
+
+def test_people_see_every_step(small_tree_file, capsys):
+    arguments = {"tree": str(small_tree_file), "prompts": 1, "candidates": 4, "labels": 4}
+    made, written = (gym.make(LONG_ID, render_mode=mode, **arguments) for mode in ("human", "ansi"))
+    for env in (made, written):
+        env.reset(seed=0)
+    made.action_space.seed(0)
+    for block in range(2):
+        action = made.action_space.sample()
+        made.step(action)
+        written.step(action)
+        assert capsys.readouterr().out.splitlines() == written.render().splitlines()[block:]
+    assert made.render() is None
 
 
 def test_the_coded_objective_is_shown_without_an_optimum(small_tree_file):

@@ -14,7 +14,7 @@ from wm_env.arguments import integer, name_or_path, number
 from wm_env.coded import balanced_law
 from wm_env.information import Measures, measure
 from wm_env.law import BlockLaw, JointLaw, advance, induced_cover
-from wm_env.optimum import check_budget
+from wm_env.optimum import RateBound, check_budget
 from wm_env.problem import Problem, make_objective, open_tree, split_prompts
 from wm_env.spaces import TOLERANCE, ProductOfSimplices
 from wm_env.tree import StateTree, subset
@@ -84,13 +84,13 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
 
     ## Rendering
     `render_mode="ansi"`: one line of text per finished block, and one with the sums, the budget and, for the gp
-    objective, `rate_bound`. `"rgb_array"`: a picture of the sums, 360 x 640 pixels.
+    objective, `rate_bound`. `"human"`: `step` prints them. `"rgb_array"`: a picture of the sums, 360 x 640 pixels.
 
     ## Version history
     * v0: first version.
     """
 
-    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}  # noqa: RUF012  (gymnasium's own form)
+    metadata = {"render_modes": ["human", "ansi", "rgb_array"], "render_fps": 1}  # noqa: RUF012  (gymnasium's own form)
     action_space: ProductOfSimplices
 
     def __init__(
@@ -108,7 +108,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         render_mode: str | None = None,
     ):
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise ValueError(f"render_mode={render_mode!r}: choose 'ansi', 'rgb_array' or None")
+            raise ValueError(f"render_mode={render_mode!r}: choose 'human', 'ansi', 'rgb_array' or None")
         tree, epsilon, gamma = name_or_path("tree", tree), number("epsilon", epsilon), number("gamma", gamma)
         prompts, candidates, labels = map(integer, ("prompts", "candidates", "labels"), (prompts, candidates, labels))
         blocks = None if blocks is None else integer("blocks", blocks)
@@ -190,6 +190,8 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             "i_ux_given_s": float(measured.i_ux_given_s),
             "cover_entropy": float(measured.cover_entropy),
         }
+        if self.render_mode == "human":
+            print("\n".join(self._lines()[-2:]))
         return self._observation(), reward, terminated, False, info
 
     def joint_law(self) -> JointLaw:
@@ -225,28 +227,37 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         }
 
     def render(self) -> str | NDArray[np.uint8] | None:
-        """One line per finished block and one of sums, or a picture of the sums; None without a render mode."""
-        if self.render_mode is None:
-            return None
-        rates, costs = ([float(getattr(one, name)) for one in self._measured] for name in ("rate", "cost"))
-        gamma, budget = self.problem.gamma, self.problem.epsilon
-        gained, spent = (
-            list(accumulate(gamma**block * value for block, value in enumerate(values, start=1)))
-            for values in (rates, costs)
-        )
-        bound = None if self.objective.message_set else self.problem.rate_bound
+        """One line per finished block and one of sums, or a picture of the sums; None in the other modes."""
+        if self.render_mode == "ansi":
+            return "\n".join(self._lines())
         if self.render_mode == "rgb_array":
             # Imported only here: stepping the environment does without Matplotlib.
             from wm_env.rendering import draw_frame
 
-            return draw_frame(gained, spent, len(self.problem.blocks), budget, bound)
+            (_, gained), (_, spent) = self._sums("rate"), self._sums("cost")
+            return draw_frame(gained, spent, len(self.problem.blocks), self.problem.epsilon, self._rate_bound())
+        return None
+
+    def _rate_bound(self) -> RateBound | None:
+        return None if self.objective.message_set else self.problem.rate_bound
+
+    def _sums(self, name: str) -> tuple[list[float], list[float]]:
+        """A measure of the finished blocks, and its discounted sums up to each of them."""
+        values = [float(getattr(one, name)) for one in self._measured]
+        gamma = self.problem.gamma
+        return values, list(accumulate(gamma**block * value for block, value in enumerate(values, start=1)))
+
+    def _lines(self) -> list[str]:
+        """One line per finished block and one of sums."""
+        (rates, gained), (costs, _), bound = self._sums("rate"), self._sums("cost"), self._rate_bound()
         lines = [
             f"block {number}: rate {rate:.4f} bits, total variation {cost:.4f}"
             for number, (rate, cost) in enumerate(zip(rates, costs, strict=True), start=1)
         ]
         best = "" if bound is None else f" of at most {bound.rate:.4f}"
         rate = f"rate {gained[-1] if gained else 0.0:.4f}{best} bits"
-        return "\n".join([*lines, f"so far: {rate}, total variation {self._cost_so_far:.4f} of at most {budget:.4f}"])
+        spent = f"total variation {self._cost_so_far:.4f} of at most {self.problem.epsilon:.4f}"
+        return [*lines, f"so far: {rate}, {spent}"]
 
     def check_options(self, options: dict[str, Any]) -> None:
         """Check reset options before anything changes.
