@@ -4,6 +4,7 @@ import hashlib
 import math
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from tqdm import tqdm
@@ -42,8 +43,7 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
             sent = embed_with_retries(channel, message, key, nonces, options.limits, report)
         ledger.record(sent.nonce)
     try:
-        if options.law is not None:
-            assert sent.law is not None
+        if options.law is not None and sent.law is not None:  # the scheme without a law takes no --law
             save_text_law(sent.law, options.law)
             _tell(f"{options.law}: the law of the text, fingerprint {sent.law.fingerprint[:16]}")
         _tell(_summary(sent))
@@ -109,6 +109,8 @@ def _summary(sent: Embedded) -> str:
     bits = sent.frame_bits / sent.coded_tokens
     rejected = f"; {sent.rejected} nonces before it gave texts that could not be sent" if sent.rejected else ""
     exact = "exactly the model's law" if sent.tv_bound == 0 else f"TV to the model's law at most {sent.tv_bound:.3g}"
+    if sent.tv_estimated:
+        exact += " (97.5 % confidence)"
     return (
         f"nonce {sent.nonce}: {sent.payload_bits} bits, {sent.frame_bits} with the frame, in {sent.coded_tokens} of "
         f"{len(sent.tokens)} tokens ({bits:.2f} bits per token); {exact}{rejected}"
@@ -131,7 +133,7 @@ def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
     stack = None
     with progress("byte") as report:
         if options.law is not None:
-            found = _decode_by_law(options, key, text, prompt)
+            found = _decode_by_law(options.law, options.nonce, key, text, prompt)
         elif options.settings.scheme == "parallel":
             tokenizer, front = load_tokenizer(options.model.model), (prompt or "").encode()
             found = decode_parallel(tokenizer, text, key, options.nonces(), options.settings, front)
@@ -150,20 +152,19 @@ def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
     return True
 
 
-def _decode_by_law(options: Decode, key: Key, text: bytes, prompt: str | None) -> Decoded:
-    """Read the text with the law that was written beside it.
+def _decode_by_law(path: Path, nonce: int | None, key: Key, text: bytes, prompt: str | None) -> Decoded:
+    """Read the text with the law that was written beside it; `nonce` and `prompt` are None where they are not given.
 
     Raises:
         ValueError: the law belongs to another prompt or nonce.
     """
-    assert options.law is not None
-    law = load_text_law(options.law)
-    name = f"{options.law} (fingerprint {law.fingerprint[:16]})"
+    law = load_text_law(path)
+    name = f"{path} (fingerprint {law.fingerprint[:16]})"
     front = None if prompt is None else prompt.encode()
     if front is not None and hashlib.sha256(front).hexdigest() != law.about.prompt:
         raise ValueError(f"{name} was made for another prompt: ask the sender for the law of this text")
-    if options.nonce not in (None, law.about.nonce):
-        raise ValueError(f"{name} was made for nonce {law.about.nonce}, not {options.nonce}")
+    if nonce not in (None, law.about.nonce):
+        raise ValueError(f"{name} was made for nonce {law.about.nonce}, not {nonce}")
     found = decode_with_law(text, key, law, front or b"")
     if found.message is None and hashlib.sha256(text).hexdigest() != law.about.text:
         _tell(f"{name} was made for another text")

@@ -199,6 +199,7 @@ def test_command_line_decodes_without_a_model(folder, tmp_path, capsysbinary, mo
     assert main(["embed", *flags, "--model", str(folder), "--prompt", "the year", "--message", "user"]) == 0
     out, err = capsysbinary.readouterr()
     assert b"nonce 0: 32 bits, 72 with the frame" in err
+    assert b"TV to the model's law at most 1 (97.5 % confidence)" in err
     text.write_bytes(out)
     alone.mkdir()
     shutil.copy(folder / "tokenizer.json", alone)
