@@ -377,11 +377,10 @@ def check_same(trained: dict[str, Any], given: dict[str, Any], names: Iterable[s
         if name not in trained:
             raise ValueError(f"this model does not say its {name}: train it again")
         if trained[name] != given[name]:
-            advice = (
-                "joint_law(env) evaluates it on other prompts"
-                if name in ("tree", "states")
-                else f"make the environment with {name}={trained[name]}"
-            )
+            advice = f"make the environment with {name}={trained[name]}"
+            if name in ("tree", "states"):
+                advice = "joint_law(env) evaluates it on other prompts"
             raise ValueError(
-                f"this model was trained with {name}={trained[name]}, the environment has {name}={given[name]}; {advice}"
+                f"this model was trained with {name}={trained[name]}, "
+                f"the environment has {name}={given[name]}; {advice}"
             )
