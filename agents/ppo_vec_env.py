@@ -29,7 +29,7 @@ class LogitVecEnv(VecEnv):
     def __init__(
         self, num_envs: int, bound: float = 10.0, reset_options: dict[str, Any] | None = None, **arguments: Any
     ):
-        self.copies = CovertWatermarkVectorEnv(num_envs, autoreset_mode="SameStep", **arguments)
+        self.copies = CovertWatermarkVectorEnv(num_envs, autoreset_mode="Disabled", **arguments)
         self.reset_options = reset_options
         size = gym.spaces.flatdim(self.copies.single_action_space)
         super().__init__(
@@ -52,18 +52,18 @@ class LogitVecEnv(VecEnv):
     def step_wait(self) -> VecEnvStepReturn:
         """Play them; a finished copy is reset at once, its last observation is in `terminal_observation`."""
         observation, rewards, dones, _, columns = self.copies.step(self._laws)
-        finished = columns.pop("final_info", {})
-        final_obs = columns.pop("final_obs", None)
-        numbers = {name: values for name, values in (finished | columns).items() if not name.startswith("_")}
+        numbers = {name: values for name, values in columns.items() if not name.startswith("_")}
         credit = self.copies.credit()
         infos: list[dict[str, Any]] = []
         for copy, done in enumerate(dones):
-            source = finished if done else columns
-            info = {name: float(source[name][copy]) for name in numbers if name in source and source[f"_{name}"][copy]}
+            info: dict[str, Any] = {name: float(values[copy]) for name, values in numbers.items()}
             info |= {name: values[copy] for name, values in credit.items()} | {"TimeLimit.truncated": False}
-            if done and final_obs is not None:
-                info["terminal_observation"] = final_obs[copy]
+            if done:
+                info["terminal_observation"] = {name: values[copy] for name, values in observation.items()}
             infos.append(info)
+        if dones.any():
+            # The copies would reset themselves without options.
+            observation, _ = self.copies.reset(options=(self.reset_options or {}) | {"reset_mask": dones})
         return observation, rewards.astype(np.float32), dones, infos
 
     def close(self) -> None:

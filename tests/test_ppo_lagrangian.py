@@ -295,6 +295,17 @@ class TestTraining:
         finally:
             workers.close()
 
+    def test_reset_options_hold_for_every_reset(self, arguments):
+        env = LogitVecEnv(3, reset_options={"prompts": 1}, **arguments)
+        drawn = []
+        env.reset()
+        for _ in range(6):
+            drawn.append({problem.tree.prompts for problem in env.copies.problems})
+            dones = env.step(np.zeros((3, *env.action_space.shape)))[2]
+        assert dones.all()
+        assert {len(prompts) for drawn_now in drawn for prompts in drawn_now} == {1}
+        assert len(set.union(*drawn)) > 1
+
     def test_interruption_changes_nothing(self, arguments, tmp_path):
         env = LogitVecEnv(2, reset_options={"prompts": 1}, **arguments)
         whole = make_model(env, initial_multiplier=2.0).learn(48)

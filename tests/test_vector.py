@@ -95,20 +95,16 @@ def test_copies_with_other_prompts_and_at_other_blocks(uneven_file):
     assert len({problem.tree.prompts for problem in batched.problems}) > 1
 
 
-def test_automatic_resets_draw_prompts_again(uneven_file):
-    batched = gym.make_vec(
-        LONG_ID, 4, vectorization_mode="vector_entry_point", autoreset_mode="SameStep", tree=uneven_file, candidates=3
-    )
-    batched.reset(seed=0, options={"prompts": 2})
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_options_hold_for_one_reset(uneven_file, mode):
+    batched, looped = pair(uneven_file, 4, mode, prompts=3, labels=2, candidates=3)
     batched.action_space.seed(0)
-    before = [problem.tree.prompts for problem in batched.problems]
-    for _ in range(3):
-        _, _, terminated, _, infos = batched.step(batched.action_space.sample())
-    assert terminated.all()
-    after = [problem.tree.prompts for problem in batched.problems]
-    assert {len(prompts) for prompts in before + after} == {2}
-    assert before != after
-    assert set(infos["final_info"]) >= {"cost", "_cost", "cost_so_far"}
+    for options in ({"prompts": 2}, {}, {"prompts": 1}):
+        assert_same(batched.reset(seed=0, options=dict(options)), looped.reset(seed=0, options=dict(options)))
+        for _ in range(6):
+            action = batched.action_space.sample()
+            assert_same(batched.step(action), looped.step(action))
+        assert {len(problem.tree.prompts) for problem in batched.problems} == {3}
 
 
 @settings(max_examples=15)
@@ -197,7 +193,6 @@ def state_of(batched):
         env._number.copy(),
         env._cost_so_far.copy(),
         np.array([problem.tree.fingerprint for problem in env.problems]),
-        np.array([repr(options) for options in env._options]),
         np.array([str(rng.bit_generator.state) for rng in env._rngs]),
     ]
 
@@ -225,6 +220,53 @@ def test_a_call_that_raises_changes_nothing(uneven_file, mode):
             call()
         for one, other in zip(before, state_of(batched), strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("seed", [np.int64(5), [5, 6], (5, np.int64(6)), np.array([5, 6]), range(5, 7)])
+def test_seeds_of_every_type(small_tree_file, seed):
+    batched = gym.make_vec(LONG_ID, 2, vectorization_mode="vector_entry_point", tree=str(small_tree_file), candidates=4)
+    options = {"prompts": 2}
+    batched.reset(seed=5, options=options)
+    expected = [problem.tree.prompts for problem in batched.problems]
+    batched.reset(seed=seed, options=options)
+    assert [problem.tree.prompts for problem in batched.problems] == expected
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"seed": -1}, "^seed=-1: an integer >= 0"),
+        ({"seed": 1.5}, "^seed=1.5: an integer"),
+        ({"seed": "ab"}, "^seed='ab': an integer"),
+        ({"seed": [1, -1]}, "^seed=-1: an integer >= 0"),
+        ({"seed": [1, "1"]}, "^seed='1': an integer"),
+        ({"seed": np.array([0.5, 1.0])}, "^seed=.*0.5.*: an integer"),
+        ({"seed": np.zeros((2, 1), dtype=int)}, "^seed=array.*: an integer"),
+        ({"options": 5}, "^options=5: a dictionary"),
+        ({"options": {1: 2, "a": 3}}, "^options=.*: a dictionary with strings"),
+    ],
+)
+def test_resets_that_are_refused(small_tree_file, wrong, message):
+    batched = gym.make_vec(LONG_ID, 2, vectorization_mode="vector_entry_point", tree=str(small_tree_file), candidates=4)
+    with pytest.raises(ValueError, match=message):
+        batched.unwrapped.reset(**wrong)
+
+
+def test_actions_are_arrays_of_real_numbers(small_tree_file):
+    batched = gym.make_vec(
+        LONG_ID, 2, vectorization_mode="vector_entry_point", tree=str(small_tree_file), candidates=4
+    ).unwrapped
+    batched.action_space.seed(0)
+    action = batched.action_space.sample()
+    for wrong in (action.astype(complex), action.astype(object), action.astype(str), [[1.0], [1.0, 2.0]]):
+        batched.reset(seed=0)
+        with pytest.raises(ValueError, match=r"^action: an array of real numbers is needed"):
+            batched.step(wrong)
+    batched.reset(seed=0)
+    expected = batched.step(action)[1]
+    for same in (action.astype(np.longdouble), action.astype(">f4"), action[::-1].copy()[::-1], action.tolist()):
+        batched.reset(seed=0)
+        np.testing.assert_allclose(batched.step(same)[1], expected, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,24 @@ def test_extreme_logits_stay_laws(env):
         assert wrapped.action(logits.astype(np.float32)) in env.action_space
 
 
+@pytest.mark.parametrize("bound", [None, "1", True, -1, 0, math.nan, math.inf, 1e39])
+def test_bounds_that_are_refused(env, bound):
+    with pytest.raises(ValueError, match=r"^bound=.*: a "):
+        LogitsToSimplices(env, bound=bound)
+
+
+def test_logits_are_real_numbers(env):
+    wrapped = LogitsToSimplices(env)
+    zeros = np.zeros(wrapped.action_space.shape)
+    for wrong in (zeros.astype(complex), zeros.astype(object), zeros.astype(str), None):
+        with pytest.raises(ValueError, match=r"^logits: an array of real numbers is needed"):
+            wrapped.action(wrong)
+    for wrong in (zeros[1:], np.zeros(0)):
+        with pytest.raises(ValueError, match=r"^logits of shape \(\d+,\): this environment wants"):
+            wrapped.action(wrong)
+    assert wrapped.action(zeros) in env.action_space
+
+
 def test_logits_need_simplices():
     with pytest.raises(TypeError, match="simplex actions"):
         LogitsToSimplices(gym.make("Pendulum-v1"))

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wm_env.arguments import integer
+from wm_env.arguments import integer, options_or_none, reals, seed_or_none
 from wm_env.credit import COST, PARENT, RATE, parents
 from wm_env.env import CovertWatermarkEnv, Observation, repair_action, repair_laws
 from wm_env.information import Measures, measure, measure_by_state
@@ -42,8 +42,8 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
       observation and the info with the cost are in `infos["final_obs"]` and `infos["final_info"]`.
     * Disabled: call `reset(options={"reset_mask": finished})`.
 
-    Automatic resets use the options of the copy's last `reset`, as Gymnasium's own vector environments do: after
-    `reset(options={"prompts": 2})` every episode draws two prompts.
+    Options hold for one reset. Automatic resets have none, as in Gymnasium's own vector environments: to draw prompts
+    for every episode, take "Disabled" and call `reset(options={"prompts": 2, "reset_mask": finished})`.
 
     ## Rendering
     None: render a single environment.
@@ -69,7 +69,6 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         self._shape = (space.states, space.labels, 1 + space.candidates)
         self._prior = torch.zeros(self._shape[0], num_envs, dtype=torch.float64)
         self._stack_problems()
-        self._options: list[dict[str, Any]] = [{}] * num_envs
         self._rngs = [np.random.default_rng()] * num_envs
         self._state_probs = torch.zeros(self._shape[0], num_envs, dtype=torch.float64)
         self._number = np.full(num_envs, -1)
@@ -86,16 +85,12 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
             options: may hold `reset_mask`, a boolean array of shape (num_envs,) with at least one True.
 
         Raises:
-            ValueError: a mask or a sequence of seeds of another size, or options that the environment refuses.
+            ValueError: a mask or a sequence of seeds of another size, or seeds or options that the environment refuses.
         """
-        options = dict(options or {})
+        options = options_or_none(options)
         chosen = _chosen_copies(options.pop("reset_mask", None), self.num_envs)
-        seeds = [seed + copy for copy in range(self.num_envs)] if isinstance(seed, int) else seed
-        if seeds is not None and len(seeds) != self.num_envs:
-            raise ValueError(f"{len(seeds)} seeds for {self.num_envs} copies: pass one number or one seed for each")
+        wanted = _seeds(seed, self.num_envs)
         self.single.check_options(options)
-        wanted: Sequence[int | None] = [None] * self.num_envs if seeds is None else seeds
-        # All seeds are tried before a copy changes.
         fresh = {
             copy: seeding.np_random(wanted[copy])[0]
             for copy in chosen
@@ -103,19 +98,19 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         }
         for copy in chosen:
             self._rngs[copy] = fresh.get(copy, self._rngs[copy])
-            self._options[copy] = options
         infos: Infos = {}
-        self._begin(chosen, infos)
+        self._begin(chosen, options, infos)
         return self._observation(), infos
 
     def step(self, actions: NDArray[Any]) -> tuple[Observation, NDArray[np.float64], Flags, Flags, Infos]:
         """Play one block of every copy; see the class for what happens at the end of an episode.
 
         Raises:
-            ValueError: wrong shape, NaN, a negative entry or a law without mass; names copy, state and label.
+            ValueError: no real numbers, wrong shape, NaN, a negative entry or a law without mass; names copy, state and
+                label.
             gymnasium.error.ResetNeeded: before the first reset, or after the last block if autoreset is disabled.
         """
-        actions = np.asarray(actions)
+        actions = reals("action", actions)
         if actions.shape != self.action_space.shape:
             raise ValueError(f"action of shape {actions.shape}: this environment wants {self.action_space.shape}")
         ended = self._number == len(self._stacked)
@@ -132,10 +127,10 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
             self._record(play, infos)
         terminated = ~ended & (self._number == len(self._stacked))
         if self.autoreset_mode is AutoresetMode.NEXT_STEP and ended.any():
-            self._begin(np.flatnonzero(ended), infos)
+            self._begin(np.flatnonzero(ended), {}, infos)
         if self.autoreset_mode is AutoresetMode.SAME_STEP and terminated.any():
             infos = self._finish(terminated, infos)
-            self._begin(np.flatnonzero(terminated), infos)
+            self._begin(np.flatnonzero(terminated), {}, infos)
         return self._observation(), rewards, terminated, np.zeros(self.num_envs, dtype=np.bool_), infos
 
     def credit(self) -> dict[str, NDArray[Any]]:
@@ -194,9 +189,9 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
                     raise ValueError(f"copy {copy}: {error}") from None
             raise
 
-    def _begin(self, copies: Copies, infos: Infos) -> None:
+    def _begin(self, copies: Copies, options: dict[str, Any], infos: Infos) -> None:
         """Start an episode in some copies."""
-        drawn = [self.single.draw_problem(self._options[copy], self._rngs[copy]) for copy in copies]
+        drawn = [self.single.draw_problem(options, self._rngs[copy]) for copy in copies]
         changed = any(self.problems[copy] is not problem for copy, problem in zip(copies, drawn, strict=True))
         if changed:
             for copy, problem in zip(copies, drawn, strict=True):
@@ -340,6 +335,18 @@ def _pad(tensors: list[Tensor], missing: list[int], value: float) -> Tensor:
     """Stack (n_i, Q) to (n, Q, copies), filling up with `value`."""
     pairs = zip(tensors, missing, strict=True)
     return torch.stack([torch.nn.functional.pad(tensor, (0, 0, 0, rows), value=value) for tensor, rows in pairs], dim=2)
+
+
+def _seeds(seed: Any, copies: int) -> list[int | None]:
+    """The seed of every copy: `seed` + its number, or its own of a sequence."""
+    if seed is None:
+        return [None] * copies
+    if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str) and np.ndim(seed) == 1:
+        if len(seed) != copies:
+            raise ValueError(f"{len(seed)} seeds for {copies} copies: pass one number or one seed for each")
+        return [seed_or_none(one) for one in seed]
+    first = seed_or_none(seed)
+    return [None if first is None else first + copy for copy in range(copies)]
 
 
 def _chosen_copies(mask: Any, copies: int) -> Copies:
