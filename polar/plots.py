@@ -36,6 +36,12 @@ _OWN_LIMIT = {
 }
 _ZERO_LIMIT = {"color": "grey", "linestyle": ":", "linewidth": 1.5, "label": "best possible at total variation 0"}
 
+_LEAST_ERROR = 1e-3
+"""The error axis reaches at least so far: rounding errors of an exact zero are not to fill it."""
+
+_BESIDE = 0.1
+"""Message bits between decoders that stand side by side."""
+
 
 def ber_figure(
     points: Sequence[OperatingPoint],
@@ -47,18 +53,24 @@ def ber_figure(
 
     Where that key is missing the points with the longest key that only pads are shown. The limit is phi, below which
     no code of fixed length can be, at the total variation that the code of each message length spends, and at none. A
-    star marks messages whose length follows the state, which neither limit is about.
+    star marks messages whose length follows the state, which neither limit is about. With one message length there are
+    no curves, and the decoders stand side by side.
     """
     figure, axes = _new_figure()
     shown = pad_only_points(points)
     spent = {point.message_bits: point.tv_mean for point in shown}
     _plot_limit(axes, block_length, {bits: limits[bits].bit_error(tv) for bits, tv in spent.items()}, _OWN_LIMIT)
     _plot_limit(axes, block_length, {bits: limits[bits].bit_error(0.0) for bits in spent}, _ZERO_LIMIT)
-    for number, decoder in enumerate(dict.fromkeys(point.decoder for point in shown)):
-        for knowledge in dict.fromkeys(point.state_knowledge for point in shown):
+    decoders = list(dict.fromkeys(point.decoder for point in shown))
+    known = list(dict.fromkeys(point.state_knowledge for point in shown))
+    alone = len(spent) == 1
+    for number, decoder in enumerate(decoders):
+        for knowledge in known:
             curve = [p for p in shown if p.decoder == decoder and p.state_knowledge == knowledge]
+            place = len(known) * number + known.index(knowledge) - (len(decoders) * len(known) - 1) / 2
+            shift = place * _BESIDE / block_length if alone else 0.0
             axes.plot(
-                [p.rate_bits_per_token for p in curve],
+                [p.rate_bits_per_token + shift for p in curve],
                 [p.ber for p in curve],
                 color=COLOURS[number],
                 marker=_MARKERS[number],
@@ -76,15 +88,16 @@ def ber_figure(
     axes.set_xlabel("rate, message bits per token; below it message bits and total variation (TV), per block")
     axes.set_ylabel("bit error rate (fraction of message bits)")
     axes.margins(x=0.1)
-    axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0, right=(max(spent) + 1) / block_length if alone else None)
+    axes.set_ylim(0, max(axes.get_ylim()[1], _LEAST_ERROR))
     _legend(axes)
     return figure
 
 
 def _plot_limit(axes: Axes, block_length: int, limit: Mapping[int, float], style: Mapping[str, Any]) -> None:
-    """A limit by message bits per block."""
-    axes.plot([bits / block_length for bits in limit], list(limit.values()), clip_on=False, **style)
+    """A limit by message bits per block; a single one is no line, and gets a mark."""
+    marked: dict[str, Any] = {"marker": "_", "markersize": 12} if len(limit) == 1 else {}
+    axes.plot([bits / block_length for bits in limit], list(limit.values()), clip_on=False, **{**marked, **style})
 
 
 def _rate_tick(bits: int, block_length: int, variation: Mapping[int, float]) -> str:

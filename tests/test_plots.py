@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 from matplotlib.image import imread
 from small_laws import random_law
@@ -28,6 +30,24 @@ def test_error_figure_draws_every_decoder():
     assert np.allclose(first.get_xdata(), [0.25, 0.5])
     assert np.allclose(first.get_ydata(), expected)
     assert "bits per token" in axes.get_xlabel()
+
+
+def test_decoders_of_one_message_length_stand_side_by_side():
+    axes = ber_figure([p for p in POINTS if p.message_bits == 2], LIMITS, 4).axes[0]
+    places = [float(line.get_xdata()[0]) for line in axes.lines[2:]]
+    assert len(set(places)) == 6
+    assert np.mean(places) == 0.5
+    # Not at the edge, and not where another number of bits would be.
+    assert max(abs(place - 0.5) for place in places) < 0.125
+    assert axes.get_xlim() == (0, 0.75)
+
+
+def test_rounding_errors_do_not_fill_the_error_axis():
+    points = [dataclasses.replace(point, ber=1e-18) for point in POINTS]
+    axes = ber_figure(
+        points, dict.fromkeys((1, 2), dataclasses.replace(LIMITS[1], distance_masses=np.eye(3)[0])), 4
+    ).axes[0]
+    assert axes.get_ylim() == (0, 1e-3)
 
 
 def test_limit_of_the_error_figure_is_that_of_the_variation_which_the_code_spends():
