@@ -263,6 +263,25 @@ def test_the_shipped_candidates_have_the_probability_that_the_tree_says():
         assert len(tree.blocks[0].text[0][block]) > 0
 
 
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (lambda *arguments: torch.empty(2**50), "out of memory on cpu: give a smaller --rows"),
+        (lambda *arguments: os.write(os.open("/dev/full", os.O_WRONLY), b"x"), "No space left on device"),
+    ],
+    ids=["memory", "disk"],
+)
+def test_failures_of_the_machine_are_one_line_and_exit_code_1(
+    model, prompt_file, tmp_path, monkeypatch, capsys, dry, failure, told
+):
+    monkeypatch.setattr("wm_env.lm.builder.tell_cost", failure)
+    assert run("--model", model, "--prompts", prompt_file, "--out", tmp_path / "tree", *OPTIONS, *dry) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"error: {told}")
+    assert printed.count("\n") == 1
+
+
 def test_interrupted_command_ends_with_one_line(tmp_path, monkeypatch, capsys):
     def interrupt(*arguments):
         raise KeyboardInterrupt

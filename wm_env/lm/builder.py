@@ -35,7 +35,7 @@ from wm_env.lm.progress import progress
 from wm_env.lm.prompts import read_prompts
 from wm_env.lm.states import Grown, encode_prompts, grow_tree, pool_law
 from wm_env.lm.text import prefix_pairs
-from wm_env.startup import tell_failure
+from wm_env.startup import tell, tell_failure
 from wm_env.tree import save_tree
 
 GIB = 2.0**30
@@ -224,7 +224,13 @@ def run(options: BuildOptions) -> int:
         # The process that failed has told why.
         return 1
     except DistError as error:
-        print(f"error: the other processes of torchrun are gone: {first_line(error)}", file=sys.stderr)
+        tell(f"error: the other processes of torchrun are gone: {first_line(error)}")
+        return 1
+    except RuntimeError as error:
+        # On a CPU torch has no class of its own for it.
+        if not (isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)):
+            raise
+        tell(f"error: out of memory on {options.device}: give a smaller --rows")
         return 1
 
 
@@ -241,10 +247,7 @@ def _run(options: BuildOptions, crew: Crew) -> int:
         grown = build(plan, crew)
         if crew.first:
             print(summary(grown, options.target()))
-    except torch.OutOfMemoryError:
-        print(f"error: out of memory on {options.device}: give a smaller --rows", file=sys.stderr)
-        return 1
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell_failure(error)
         return 1
     return 0
