@@ -303,7 +303,7 @@ def test_output_that_nobody_takes() -> None:
     command = f"{sys.executable} -m wm_env.capacity pairs --largest 2 --restarts 1"
     full = subprocess.run(f"{command} >/dev/full", shell=True, cwd=ROOT, capture_output=True, text=True, check=False)
     assert full.returncode == 1
-    assert full.stderr == "error: [Errno 28] No space left on device\n"
+    assert full.stderr == "error: No space left on device: make room, or name another place\n"
     gone = subprocess.run(
         ["bash", "-c", f"{command} | true; exit ${{PIPESTATUS[0]}}"],
         cwd=ROOT,

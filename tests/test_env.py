@@ -7,6 +7,7 @@ import warnings
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.utils.env_checker import check_env
 from matplotlib.colors import to_rgb
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
@@ -231,6 +232,49 @@ def test_a_call_that_raises_changes_nothing(env):
         assert after == before
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"seed": -1}, "^seed=-1: an integer >= 0"),
+        ({"seed": 1.5}, "^seed=1.5: an integer"),
+        ({"seed": [1]}, "^seed=.*: an integer"),
+        ({"seed": True}, "^seed=True: an integer"),
+        ({"options": 5}, "^options=5: a dictionary"),
+        ({"options": 0}, "^options=0: a dictionary"),
+        ({"options": {1: 2, "a": 3}}, "^options=.*: a dictionary with strings"),
+        ({"options": {"prompts": "2"}}, "'2': an integer from 1 to"),
+    ],
+)
+def test_resets_that_are_refused(env, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        env.unwrapped.reset(**wrong)
+
+
+def test_seeds_of_numpy(env):
+    raw = env.unwrapped
+    raw.reset(seed=3)
+    state = str(raw.np_random.bit_generator.state)
+    raw.reset(seed=np.int64(3))
+    assert str(raw.np_random.bit_generator.state) == state
+
+
+def test_actions_are_arrays_of_real_numbers(env):
+    raw = env.unwrapped
+    raw.action_space.seed(0)
+    action = raw.action_space.sample()
+    graded = torch.from_numpy(action.copy()).requires_grad_()
+    for wrong in (action.astype(complex), action.astype(object), action.astype(str), None, graded, [[1.0], [1.0, 2.0]]):
+        raw.reset(seed=0)
+        with pytest.raises(ValueError, match=r"^action: an array of real numbers is needed"):
+            raw.step(wrong)
+    raw.reset(seed=0)
+    expected = raw.step(action)[1]
+    others = (action.astype(np.longdouble), action.astype(">f4"), action[::-1].copy()[::-1], action.tolist())
+    for same in (*others, torch.from_numpy(action)):
+        raw.reset(seed=0)
+        assert raw.step(same)[1] == pytest.approx(expected, abs=1e-7)
+
+
 def test_drawn_prompts_and_splits(small_tree_file):
     made = gym.make(LONG_ID, tree=str(small_tree_file), prompts=3, candidates=4, labels=4, split="train").unwrapped
     made.reset(seed=0)
@@ -266,7 +310,7 @@ def test_drawn_prompts_and_splits(small_tree_file):
         ({"epsilon": -0.1}, "epsilon"),
         ({"epsilon": float("nan")}, "epsilon"),
         ({"gamma": 0.0}, "gamma"),
-        ({"render_mode": "video"}, "ansi"),
+        ({"render_mode": "human"}, "ansi"),
         *(
             ({"objective": "coded", name: value}, f"^{name}=.*: an integer is needed")
             for name in ("prompts", "candidates", "labels", "blocks", "message_bits")

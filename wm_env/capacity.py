@@ -12,22 +12,23 @@ D(P(u|x,s) || current) (data processing). So the rate never falls, and every fix
 """
 
 import math
-import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated
 
-import torch
-import tyro
-from torch import Tensor
+from wm_env.startup import INTERRUPTED, quitting_on_interrupt, run_command, silence_output, tell, tell_failure
 
-from wm_env.files import check_seed, read_json
-from wm_env.information import entropy, measure
-from wm_env.json_values import read_as
-from wm_env.law import BlockLaw
-from wm_env.startup import INTERRUPTED, is_system_failure, silence_output, tell_failure
+with quitting_on_interrupt(__name__):
+    import torch
+    import tyro
+    from torch import Tensor
+
+    from wm_env.files import check_seed, read_json
+    from wm_env.information import entropy, measure
+    from wm_env.json_values import read_as
+    from wm_env.law import BlockLaw
 
 TINY = 1e-300
 
@@ -362,27 +363,24 @@ def _matrix(rows: tuple[tuple[float, ...], ...], name: str, source: Path) -> Ten
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line: 0 done, 1 failed on the way, 2 an argument or a file is wrong, 130 interrupted."""
-    command: Pairs | Solve = tyro.extras.subcommand_cli_from_dict(
-        {"pairs": Pairs, "solve": Solve},
-        prog="python -m wm_env.capacity",
-        description="Covert capacity of a memoryless cover (Theorem 1).",
-        args=arguments,
-    )
+    with quitting_on_interrupt(__name__):
+        command: Pairs | Solve = tyro.extras.subcommand_cli_from_dict(
+            {"pairs": Pairs, "solve": Solve},
+            prog="python -m wm_env.capacity",
+            description="Covert capacity of a memoryless cover (Theorem 1).",
+            args=arguments,
+        )
     try:
         command.run()
-        sys.stdout.flush()
     except BrokenPipeError:
         silence_output()
     except (OSError, ValueError) as error:
-        code = tell_failure(error)
-        if is_system_failure(error):
-            silence_output()
-        return code
+        return tell_failure(error)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        tell("interrupted")
         return INTERRUPTED
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

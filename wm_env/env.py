@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wm_env.arguments import integer, name_or_path, number
+from wm_env.arguments import integer, name_or_path, number, options_or_none, reals, seed_or_none
 from wm_env.coded import balanced_law
 from wm_env.information import Measures, measure
 from wm_env.law import BlockLaw, JointLaw, advance, induced_cover
@@ -144,11 +144,12 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         """Start at the prior over prompts; see the class for the options.
 
         Raises:
-            ValueError: an unknown option, or a number of prompts outside 1..`prompts`.
+            ValueError: an unknown option, a number of prompts outside 1..`prompts`, or a seed that is no integer >= 0.
         """
-        self.check_options(options or {})
+        chosen, seed = options_or_none(options), seed_or_none(seed)
+        self.check_options(chosen)
         super().reset(seed=seed)
-        self.problem = self.draw_problem(options or {}, self.np_random)
+        self.problem = self.draw_problem(chosen, self.np_random)
         self.laws, self._measured = (), ()
         self._state_probs = torch.from_numpy(self.problem.tree.prior)
         self._cost_so_far = 0.0
@@ -164,7 +165,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         """Take the laws of one block; see the class for what is accepted.
 
         Raises:
-            ValueError: wrong shape, NaN, a negative entry or a law without mass; names the state and the label.
+            ValueError: no real numbers, wrong shape, NaN, a negative entry or a law without mass; names state, label.
             gymnasium.error.ResetNeeded: before the first reset or after the last block.
         """
         if self._state_probs is None or len(self.laws) == len(self.problem.blocks):
@@ -295,7 +296,7 @@ def repair_action(action: NDArray[Any], support: Tensor, shape: tuple[int, ...])
     """Turn an action into exact float64 laws on the support of the cover.
 
     Args:
-        action: shape (N, M, 1 + Q), any float dtype.
+        action: shape (N, M, 1 + Q), real numbers.
         support: which candidates a state has, shape (n, Q) with n <= N; only the first n states are read.
         shape: the action shape (N, M, 1 + Q) that is wanted.
 
@@ -305,7 +306,7 @@ def repair_action(action: NDArray[Any], support: Tensor, shape: tuple[int, ...])
     Raises:
         ValueError: names the first state (and label) whose law is refused.
     """
-    array = np.asarray(action)
+    array = reals("action", action)
     if array.shape != shape:
         raise ValueError(f"action of shape {array.shape}: this environment wants {shape}")
     return repair_laws(torch.from_numpy(array[: len(support)]).to(torch.float64, copy=True), support)
