@@ -310,7 +310,7 @@ def test_drawn_prompts_and_splits(small_tree_file):
         ({"epsilon": -0.1}, "epsilon"),
         ({"epsilon": float("nan")}, "epsilon"),
         ({"gamma": 0.0}, "gamma"),
-        ({"render_mode": "human"}, "ansi"),
+        ({"render_mode": "video"}, "ansi"),
         *(
             ({"objective": "coded", name: value}, f"^{name}=.*: an integer is needed")
             for name in ("prompts", "candidates", "labels", "blocks", "message_bits")
