@@ -182,7 +182,7 @@ class Rates:
         axes.plot([2**e for e in self.exponents], shares, "o-", color=colour, label=name)
 
     def block_errors(self, axes: Axes, name: str, code: TokenCode, limit: float, scheme: Scheme, style: str) -> None:
-        """Measured block error with 95 % intervals; an arrow is the upper limit of a point without errors."""
+        """Measured block error with 95 % intervals, printed and drawn."""
         points = []
         for exponent in self.exponents:
             polarised = spectrum(code, exponent, self.cache)
@@ -200,14 +200,7 @@ class Rates:
                 f"{point.milliseconds:.2f} ms",
                 flush=True,
             )
-        shown = [p.error if p.failures else p.interval[1] for p in points]
-        below = [max(p.error - p.interval[0], 0.3 * y * (not p.failures)) for p, y in zip(points, shown, strict=True)]
-        above = [p.interval[1] - y for p, y in zip(points, shown, strict=True)]
-        label = f"{name}, {scheme.name}"
-        limits = [not p.failures for p in points]
-        axes.errorbar(
-            [p.n for p in points], shown, [below, above], fmt=style, label=label, capsize=2, uplims=limits, markersize=4
-        )
+        draw_errors(axes, points, f"{name}, {scheme.name}", style)
 
     def insisting_variation(self, axes: Axes, code: TokenCode, limit: float) -> None:
         """Union bound on the dead ends of plain filling: the price in TV of insisting on those bits, |U| = 2."""
@@ -280,6 +273,19 @@ class Noisy:
                 f"n = 2^{exponent:<3} message {sets.message_bits / n:.4f}  key {sets.key_bits / n:.4f} bits per token, "
                 f"undecodable positions {int(sets.undecodable.sum())}, block error {wrong.mean():.3f}"
             )
+
+
+def draw_errors(axes: Axes, points: list[Measured], label: str, style: str) -> None:
+    """Points with errors on a line, with their intervals; of one without, the upper limit, hollow and by itself: where
+    it lies depends on the number of frames only.
+    """
+    seen, unseen = [p for p in points if p.failures], [p for p in points if not p.failures]
+    below, above = [p.error - p.interval[0] for p in seen], [p.interval[1] - p.error for p in seen]
+    bars = {"capsize": 2, "markersize": 4}
+    axes.errorbar([p.n for p in seen], [p.error for p in seen], [below, above], fmt=style, label=label, **bars)
+    limits = [p.interval[1] for p in unseen]
+    arrows = [0.3 * limit for limit in limits]
+    axes.errorbar([p.n for p in unseen], limits, arrows, fmt=style[:3], uplims=True, markerfacecolor="white", **bars)
 
 
 Command = Annotated[Rates, tyro.conf.subcommand("rates")] | Annotated[Noisy, tyro.conf.subcommand("noisy")]
