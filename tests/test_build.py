@@ -172,6 +172,17 @@ def test_a_killed_command_goes_on(many, tmp_path, processes):
     assert not parts_folder(out).exists()
 
 
+def test_a_tree_is_not_written_over_another(model, prompt_file, tmp_path, capsys):
+    out = tmp_path / "tree"
+    given = ["--model", model, "--prompts", prompt_file, *OPTIONS, "--out", out]
+    assert run(*given) == 0
+    written = out.read_bytes()
+    assert run(*given, "--temperature", "3") == 2
+    assert f"{out} exists already" in capsys.readouterr().err
+    assert out.read_bytes() == written
+    assert run(*given, "--dry-run") == 0
+
+
 def test_two_builds_do_not_write_one_tree(many, tmp_path, capsys):
     out = tmp_path / "tree"
     parts_folder(out).mkdir()
@@ -215,7 +226,7 @@ def test_rows_are_halved_when_memory_runs_out_and_kept_when_a_build_goes_on(lm, 
     assert told.err.count("out of memory") == 2
     with pytest.raises(torch.OutOfMemoryError):
         build(dataclasses.replace(plan, lm=short_of_memory(lm, 0)), Crew())
-    given = prepare(dataclasses.replace(options, rows=8))
+    given = prepare(dataclasses.replace(options, rows=8, out=tmp_path / "other"))
     with pytest.raises(torch.OutOfMemoryError):
         build(dataclasses.replace(given, lm=short_of_memory(lm, 3)), Crew())
 

@@ -22,7 +22,7 @@ class BuildOptions:
     """Turn a language model and prompts into a state tree."""
 
     out: Path | None = None
-    """File to write (*.safetensors); only --dry-run does without."""
+    """File to write (*.safetensors), which must not exist yet; only --dry-run does without."""
     model: str = "mini"
     """"mini" (comes with the package), a folder with a checkpoint of LLaDA, Dream or a masked LM of transformers, or a
     hub id OWNER/NAME."""

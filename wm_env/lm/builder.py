@@ -71,6 +71,8 @@ def prepare(options: BuildOptions) -> Plan:
     """
     settings = options.check()
     if options.out is not None:
+        if options.out.is_file() and not options.dry_run:
+            raise FileExistsError(f"{options.out} exists already: choose another --out, or remove it first")
         check_output(options.out, "choose another --out")
         check_writable(parts_folder(options.out), "choose another --out")
     prompts = read_prompts(options.prompts, options.prompts_drawn, options.seed)
