@@ -22,6 +22,7 @@ from polar.settings import Settings
 from wm_env.lm.cost import estimate, measure_speed
 from wm_env.lm.load import load_lm, load_tokenizer
 from wm_env.lm.stack import stack_of
+from wm_env.startup import reason_of, tell
 
 ATTEMPTS = 4
 """Nonces that are tried when a text cannot be sent."""
@@ -38,22 +39,22 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
     with open_ledger(options.ledger_file) as ledger:
         nonces = _nonces_to_try(options, ledger)
         if options.settings.scheme == "block":
-            _tell(_block_estimate(channel, message))
+            tell(_block_estimate(channel, message))
         with progress("bit") as report:
             sent = embed_with_retries(channel, message, key, nonces, options.limits, report)
         ledger.record(sent.nonce)
     try:
         if options.law is not None and sent.law is not None:  # the scheme without a law takes no --law
             save_text_law(sent.law, options.law)
-            _tell(f"{options.law}: the law of the text, fingerprint {sent.law.fingerprint[:16]}")
-        _tell(_summary(sent))
+            tell(f"{options.law}: the law of the text, fingerprint {sent.law.fingerprint[:16]}")
+        tell(_summary(sent))
         if sent.nonce >= FIRST_NONCES:
-            _tell(_nonce_to_tell(options, sent.nonce))
+            tell(_nonce_to_tell(options, sent.nonce))
         if sent.law is not None:
-            _tell(f"written with {stack_of(channel.source.lm)}: a receiver without a law file needs the same")
+            tell(f"written with {stack_of(channel.source.lm)}: a receiver without a law file needs the same")
         write_output(sent.text.encode(), newline=True)
     except (OSError, KeyboardInterrupt) as stop:
-        reason = f"{stop}; " if str(stop) else ""
+        reason = f"{reason_of(stop)}; " if isinstance(stop, OSError) else ""
         kind = RuntimeError if isinstance(stop, OSError) else KeyboardInterrupt
         raise kind(f"{reason}nonce {sent.nonce} counts as used, as part of its text may be out") from None
 
@@ -142,12 +143,12 @@ def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
             found = decoding.decode(channel, text, key, options.nonces(), report)
             stack = stack_of(channel.source.lm)
     if found.message is None:
-        _tell(f"no message: {found.reason} (p-value {found.p_value:.3g})")
-        _tell(_what_must_agree(options))
+        tell(f"no message: {found.reason} (p-value {found.p_value:.3g})")
+        tell(_what_must_agree(options))
         if stack is not None:
-            _tell(f"read with {stack}; if the sender's differs, ask for the law file of embed --law")
+            tell(f"read with {stack}; if the sender's differs, ask for the law file of embed --law")
         return False
-    _tell(f"nonce {found.nonce}, p-value {found.p_value:.3g}")
+    tell(f"nonce {found.nonce}, p-value {found.p_value:.3g}")
     write_message(found.message)
     return True
 
@@ -167,7 +168,7 @@ def _decode_by_law(path: Path, nonce: int | None, key: Key, text: bytes, prompt:
         raise ValueError(f"{name} was made for nonce {law.about.nonce}, not {nonce}")
     found = decode_with_law(text, key, law, front or b"")
     if found.message is None and hashlib.sha256(text).hexdigest() != law.about.text:
-        _tell(f"{name} was made for another text")
+        tell(f"{name} was made for another text")
     return found
 
 
@@ -220,8 +221,3 @@ def write_output(data: bytes, newline: bool) -> None:
     if newline and sys.stdout.isatty():
         sys.stdout.buffer.write(b"\n")
     sys.stdout.buffer.flush()
-
-
-def _tell(line: str) -> None:
-    """A message for people."""
-    print(line, file=sys.stderr, flush=True)

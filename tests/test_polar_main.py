@@ -246,7 +246,7 @@ def test_a_nonce_is_noted_before_the_law_gets_out(run, key, model, tmp_path, mon
     monkeypatch.setattr(commands, "save_text_law", fail)
     code, out, err = run(*options)
     assert (code, out) == (1, b"")
-    assert "No space left on device; nonce 0 counts as used" in err
+    assert "error: No space left on device: make room, or name another place; nonce 0 counts as used" in err
     monkeypatch.undo()
     monkeypatch.setattr(NonceLedger, "record", fail)
     code, out, err = run(*options)
@@ -254,6 +254,20 @@ def test_a_nonce_is_noted_before_the_law_gets_out(run, key, model, tmp_path, mon
     assert not (tmp_path / "law").exists()
     monkeypatch.undo()
     assert "nonce 1" in run(*options)[2]
+
+
+def test_what_gets_out_does_not_depend_on_who_can_be_told(key, model, tmp_path):
+    def untold(*arguments):
+        command = ["sh", "-c", 'exec "$@" 2>/dev/full', "sh", sys.executable, "-m", "polar", *map(str, arguments)]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=False)
+        return done.returncode, done.stdout
+
+    options = ("--key", key, "--model", model, "--prompt", "a")
+    code, text = untold("embed", *options, "--message", "x")
+    assert code == 0
+    (tmp_path / "text").write_bytes(text)
+    assert untold("decode", *options, tmp_path / "text") == (0, b"x")
+    assert untold("embed", *options, "--message", "x", "--nonce", 0) == (2, b"")
 
 
 def test_nonces_are_counted_across_links(run, key, model, tmp_path):

@@ -105,13 +105,17 @@ def quitting_on_interrupt(module: str) -> Iterator[None]:
 
 def tell_failure(error: Exception) -> int:
     """Print what ended a command as one line on standard error; returns the exit code: 1 failed, 2 bad input."""
-    said = str(error)
-    if isinstance(error, OSError) and error.errno is not None:
-        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        said = f"{place}{error.strerror}{': make room, or name another place' if full else ''}"
-    tell(f"error: {said}")
+    tell(f"error: {reason_of(error)}")
     return 1 if is_system_failure(error) else 2
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says; if it comes from the operating system, in words, with the path and without its number."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return str(error)
+    place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return f"{place}{error.strerror}{': make room, or name another place' if full else ''}"
 
 
 def is_system_failure(error: Exception) -> bool:
