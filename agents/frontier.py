@@ -4,8 +4,9 @@ python -m agents.frontier runs/primal-dual runs/ppo runs/planner
 """
 
 import itertools
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,6 +19,7 @@ with quitting_on_interrupt(__name__):
 
     from agents.progress import say
     from agents.runs import RunFolder, read_config
+    from agents.settings import RunSettings
     from wm_env.files import check_output, write_atomically
     from wm_env.information import Totals, discounted_totals, measure
     from wm_env.json_values import read_as
@@ -121,6 +123,11 @@ def _plain(name: str) -> str:
     return (f" {name}" if name.startswith("_") else name).replace("$", r"\$")
 
 
+def _spelt(path: Path) -> str:
+    """A path as text that can be printed: bytes that are not UTF-8 as in \\xff."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 def short_names(paths: Sequence[Path]) -> list[str]:
     """The names of folders, with as many of the folders above them as it takes to tell them apart.
 
@@ -128,9 +135,9 @@ def short_names(paths: Sequence[Path]) -> list[str]:
         ValueError: a folder is named twice.
     """
     places = [path.resolve() for path in paths]
-    if len(set(places)) < len(places):
+    if len({_spelt(place) for place in places}) < len(places):
         raise ValueError("a run folder is named twice: leave one out")
-    by_depth = ([str(Path(*place.parts[-depth:])) for place in places] for depth in itertools.count(1))
+    by_depth = ([_spelt(Path(*place.parts[-depth:])) for place in places] for depth in itertools.count(1))
     return next(names for names in by_depth if len(set(names)) == len(names))
 
 
@@ -150,6 +157,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[StateTree, float, dict[str, RunRes
         folder = RunFolder(path)
         stored, names = read_config(folder)["settings"], [field.name for field in fields(_Asked)]
         asked = read_as(_Asked, {name: stored[name] for name in names if name in stored}, folder.config)
+        RunSettings.from_json(asdict(asked), folder.config)
         if asked.objective != "gp":
             raise ValueError(f"{path} has the coded objective: the frontier is that of the gp objective")
         tree = load_tree(folder.tree)
@@ -174,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, law in ((name, run.law) for name, run in runs.items()):
             share = f"{percent_of_optimum(law.rate, solve(tree, law.cost, gamma)):.2f} % of the optimum there"
             say(f"{name}: rate {law.rate:.4f} bits, total variation {law.cost:.4f}, {share}")
-        say(str(out))
+        say(_spelt(out))
     except (ValueError, OSError) as error:
         return tell_failure(error)
     except KeyboardInterrupt:

@@ -19,6 +19,8 @@ class InterruptedRunError(RuntimeError):
 class Interrupts:
     """Within the context the first SIGINT or SIGTERM is only noted; a second one ends the process as usual.
 
+    One that is ignored stays so: whoever started the process, nohup for one, wants it to live on.
+
     Attributes:
         received: number of the signal that came, None as long as there was none.
     """
@@ -29,7 +31,8 @@ class Interrupts:
 
     def __enter__(self) -> "Interrupts":
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._note)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(

@@ -22,9 +22,11 @@ from agents.progress import say
 from agents.runs import RunFolder, end_of_resumed, load_checkpoint, save_checkpoint
 from agents.settings import RunSettings
 from agents.training_log import Begun, TrainingLog
+from agents.training_loop import TrainingFailedError
 from wm_env.env import CovertWatermarkEnv
 from wm_env.law import save_law
 from wm_env.problem import Problem, open_tree, split_prompts
+from wm_env.startup import is_terminal
 from wm_env.tree import save_tree, subset
 
 MINIBATCH = 16
@@ -36,6 +38,7 @@ def train_ppo(folder: RunFolder, problem: Problem, settings: RunSettings, resume
 
     Raises:
         InterruptedRunError: a signal came; checkpoint and law were saved first.
+        TrainingFailedError: NaN or infinity in the policy or its loss.
         OSError: a file could not be written.
         ValueError: the checkpoint is damaged or does not fit the problem.
     """
@@ -52,14 +55,22 @@ def train_ppo(folder: RunFolder, problem: Problem, settings: RunSettings, resume
     with (
         TrainingLog(folder, begun) as log,
         Interrupts() as interrupts,
-        tqdm(total=total, initial=model.num_timesteps, unit="step", disable=not sys.stderr.isatty()) as bar,
+        tqdm(total=total, initial=model.num_timesteps, unit="step", disable=not is_terminal(sys.stderr)) as bar,
     ):
         recorder = _Recorder(env, problem, folder, settings, log, interrupts, bar)
         recorder.best, recorder.rollouts = best, model.num_timesteps // rollout
         recorder.init_callback(model)
         if model.num_timesteps < total:
             # With a log interval that is never reached the recorder finds the rollout's numbers in the logger.
-            model.learn(total - model.num_timesteps, recorder, log_interval=sys.maxsize, reset_num_timesteps=not resume)
+            try:
+                model.learn(
+                    total - model.num_timesteps, recorder, log_interval=sys.maxsize, reset_num_timesteps=not resume
+                )
+            except FloatingPointError:
+                raise TrainingFailedError(
+                    f"the policy or its loss is not finite after step {model.num_timesteps}: "
+                    "start a new run with lower --ppo.learning-rate or --ppo.dual-step"
+                ) from None
         evaluation = recorder.finish()
         if settings.split == "train":
             _save_held_out(folder, problem, model, settings)
@@ -73,7 +84,8 @@ def _save_held_out(folder: RunFolder, problem: Problem, model: PPOLagrangian, se
     whole = open_tree(settings.tree)
     rows = split_prompts(whole, "test")
     beside = RunFolder(folder.path / "held-out")
-    unseen = Problem(subset(whole, rows, settings.candidates, settings.blocks), settings.epsilon, settings.gamma)
+    tree = subset(whole, rows, settings.candidates, settings.blocks)
+    unseen = Problem(tree, settings.epsilon, settings.gamma, settings.labels)
     save_tree(unseen.tree, beside.tree)
     env = CovertWatermarkEnv(**env_arguments(beside, problem, settings) | {"prompts": len(rows)})
     held_out = evaluate_deterministic(model, env, unseen)
@@ -161,6 +173,7 @@ class _Recorder(LawEvaluation):
         self.skip = self.num_timesteps if self.num_timesteps > 0 else None
 
     def _on_rollout_start(self) -> None:
+        self._check_finite()
         if self.num_timesteps == self.skip:
             self.rollouts += 1
         else:
@@ -173,6 +186,15 @@ class _Recorder(LawEvaluation):
                 f"stopped after step {self.num_timesteps} of {self.bar.total}; "
                 f"go on with: python train.py --run {self.folder.path} --resume",
             )
+
+    def _on_training_end(self) -> None:
+        self._check_finite()
+        super()._on_training_end()
+
+    def _check_finite(self) -> None:
+        """The loss of a step is checked before the step, so the last one of a rollout may leave anything."""
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.policy.parameters()):
+            raise FloatingPointError("a parameter of the policy is not finite")
 
     def _steps_per_second(self) -> float:
         if self.since is None:

@@ -1,6 +1,7 @@
 """The run folder: everything about one training run, in files that are written whole or not at all."""
 
 import itertools
+import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -75,7 +76,8 @@ def create_run(path: Path, tree: StateTree, settings: Mapping[str, Any], command
         "model": tree.meta.model,
         "model_fingerprint": tree.meta.model_fingerprint,
         "versions": versions(),
-        "command": list(command),
+        # As file names are: what is not UTF-8 is spelt out.
+        "command": [os.fsencode(word).decode("utf-8", "backslashreplace") for word in command],
     }
     taken = FileExistsError(f"{path} exists already: choose another --run, or continue that run with --resume")
     if path.exists() and not path.is_dir():
@@ -88,6 +90,22 @@ def create_run(path: Path, tree: StateTree, settings: Mapping[str, Any], command
             save_tree(tree, run.tree)
             write_json(run.config, config)
     return run
+
+
+def check_names(**names: str) -> None:
+    """Check that names of files can be written into a configuration and printed.
+
+    Args:
+        names: by option.
+
+    Raises:
+        ValueError: one is not UTF-8; a command line holds it all the same.
+    """
+    for option, name in names.items():
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError(f"--{option} {name!a} is not UTF-8: rename it, or choose another") from None
 
 
 @contextmanager
@@ -193,7 +211,7 @@ def end_of_resumed(run: RunFolder, reached: int, iterations: int) -> int:
         say(f"{run.path} is at iteration {reached} already: to go on give --iterations above {reached}")
     end = max(reached, iterations)
     config = read_config(run)
-    if config["settings"]["iterations"] != end:
+    if config["settings"].get("iterations") != end:
         write_json(run.config, {**config, "settings": {**config["settings"], "iterations": end}})
     return end
 

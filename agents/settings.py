@@ -9,6 +9,10 @@ from wm_env.files import check_seed
 from wm_env.help import paragraph_help
 from wm_env.json_values import is_finite, read_as
 
+MOST = 1e30
+"""Largest step, spread or multiplier: learners compute in float32, which ends at 3e38."""
+MOST_COPIES = 4096
+"""Most copies of an environment, all of whose laws of a rollout are in memory at once."""
 MOST_DIMENSIONS = 65_536
 """Most dimensions of an embedding: the paper's set-up has 64."""
 
@@ -149,7 +153,10 @@ class RunSettings:
             ValueError: a setting is unknown, of another type or out of range.
         """
         settings = read_as(RunSettings, value, source)
-        settings.check()
+        try:
+            settings.check()
+        except ValueError as error:
+            raise ValueError(f"{source}: {error}") from None
         return settings
 
     def check(self) -> None:
@@ -165,23 +172,28 @@ class RunSettings:
             lambda value: value > 0,
             iterations=self.iterations,
             evaluate_every=learner.evaluate_every,
-            learning_rate=learner.learning_rate,
-            dual_step=learner.dual_step,
-            ppo_copies=ppo.copies,
-            ppo_learning_rate=ppo.learning_rate,
-            ppo_dual_step=ppo.dual_step,
-            ppo_target_kl=ppo.target_kl,
             ppo_evaluate_every=ppo.evaluate_every,
         )
         _check_numbers(
-            "of 0 or more",
-            lambda value: value >= 0,
+            f"above 0 and at most {MOST:g}",
+            lambda value: 0 < value <= MOST,
+            learning_rate=learner.learning_rate,
+            dual_step=learner.dual_step,
+            ppo_learning_rate=ppo.learning_rate,
+            ppo_dual_step=ppo.dual_step,
+            ppo_target_kl=ppo.target_kl,
+        )
+        _check_numbers(
+            f"of 0 or more and at most {MOST:g}",
+            lambda value: 0 <= value <= MOST,
             first_multiplier=learner.first_multiplier,
             label_spread=policy.label_spread,
             leading_spread=policy.leading_spread,
             trailing_spread=policy.trailing_spread,
         )
         _check_numbers("in [0, 1]", lambda value: 0 <= value <= 1, common=policy.common)
+        if not 0 < ppo.copies <= MOST_COPIES:
+            raise ValueError(f"ppo.copies={ppo.copies}: a number from 1 to {MOST_COPIES} is needed")
         if policy.embedding is not None and not 0 < policy.embedding <= MOST_DIMENSIONS:
             raise ValueError(f"embedding={policy.embedding}: a number from 1 to {MOST_DIMENSIONS} is needed")
         if not (is_finite(self.epsilon) and self.epsilon >= 0):

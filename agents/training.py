@@ -12,7 +12,7 @@ from agents.adaptive_planner import plan_adaptive
 from agents.coded_planner import plan_coded
 from agents.evaluation import Evaluation, evaluate_law, law_metrics
 from agents.planner import plan
-from agents.runs import RunFolder, create_run, discarded_on_failure, end_of_resumed, locked, read_config
+from agents.runs import RunFolder, check_names, create_run, discarded_on_failure, end_of_resumed, locked, read_config
 from agents.settings import RunSettings
 from agents.training_log import TrainingLog
 from agents.training_loop import train_primal_dual
@@ -51,6 +51,7 @@ def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
         ValueError: settings that are out of range or do not fit the tree.
     """
     settings.check()
+    check_names(run=str(path), tree=settings.tree)
     check_writable(path, "choose another --run")
     _check_device(settings)
     whole = open_tree(settings.tree)
@@ -62,6 +63,7 @@ def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
     settings = dataclasses.replace(settings, prompts=prompts, candidates=candidates)
     tree = subset(whole, rows[:prompts], candidates, settings.blocks)
     problem = Problem(tree, settings.epsilon, settings.gamma, settings.labels)
+    _check_discount(settings, problem)
     objective = _objective(settings, problem)
     folder = create_run(path, problem.tree, settings.to_json(), command)
     return Run(folder, settings, problem, objective, resume=False, new=True)
@@ -95,12 +97,14 @@ def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> 
     if settings.agent == "planner" and folder.law.exists():
         raise ValueError(f"{path} was made by the {settings.agent}, which has nothing to resume: start a new run")
     settings.check()
+    check_names(run=str(path), tree=settings.tree)
     check_writable(path, "choose another --run")
     _check_device(settings)
     tree = load_tree(folder.tree)
     if tree.fingerprint != read_config(folder)["tree_fingerprint"]:
         raise ValueError(f"{folder.tree} is not the tree that this run was started with: put that one back")
     problem = Problem(tree, settings.epsilon, settings.gamma, settings.labels)
+    _check_discount(settings, problem)
     begun = folder.checkpoint.exists()
     if not begun and folder.law.exists():
         raise FileNotFoundError(f"{folder.checkpoint} is missing: put it back, or start a new run")
@@ -165,3 +169,12 @@ def _objective(settings: RunSettings, problem: Problem) -> Objective:
 def _check_device(settings: RunSettings) -> None:
     if settings.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device=cuda: no CUDA device is there: use --device cpu")
+
+
+def _check_discount(settings: RunSettings, problem: Problem) -> None:
+    blocks = len(problem.blocks)
+    if settings.agent != "planner" and settings.gamma**blocks < torch.finfo(torch.float32).tiny:
+        raise ValueError(
+            f"gamma={settings.gamma}: gamma^{blocks} is 0 in float32, in which learners compute: take a larger one, or "
+            "--agent planner"
+        )

@@ -24,6 +24,7 @@ from agents.settings import RunSettings
 from agents.training_log import Begun, TrainingLog
 from wm_env.law import save_law
 from wm_env.problem import Objective, Problem
+from wm_env.startup import is_terminal
 
 
 class TrainingFailedError(RuntimeError):
@@ -69,7 +70,7 @@ def train_primal_dual(
     with (
         TrainingLog(folder, begun) as log,
         Interrupts() as interrupts,
-        tqdm(total=total, initial=learner.iteration, unit="it", disable=not sys.stderr.isatty()) as bar,
+        tqdm(total=total, initial=learner.iteration, unit="it", disable=not is_terminal(sys.stderr)) as bar,
     ):
         look = _Look(problem, objective, log, bar)
         if not resume:
@@ -124,7 +125,8 @@ class _Look:
         evaluation = evaluate_policy(self.problem, self.objective, learner.policy)
         if not math.isfinite(evaluation.rate + evaluation.cost):
             raise TrainingFailedError(
-                f"the law of iteration {learner.iteration} is not finite: start again with another --seed"
+                f"the law of iteration {learner.iteration} is not finite: start a new run with lower "
+                "--learner.learning-rate, --learner.dual-step or --learner.first-multiplier"
             )
         if evaluation.feasible and (best is None or evaluation.rate > best.rate):
             parameters = {name: value.detach().clone() for name, value in learner.policy.named_parameters()}

@@ -177,5 +177,5 @@ def test_entries_are_told_apart():
 def test_the_best_is_not_yet_to_come():
     about = {"metrics": "0", "best": {"at": 5, "rate": 0.5}}
     assert read_about(about, 5, "file").best == StoredBest(5, 0.5)
-    with pytest.raises(ValueError, match="best.at is 5, a number from 0 to 4 is needed"):
+    with pytest.raises(ValueError, match=r"best\.at is 5, a number from 0 to 4 is needed"):
         read_about(about, 4, "file")

@@ -1,4 +1,6 @@
 import json
+import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +139,35 @@ def test_refuses_settings_of_another_type(
     error = capsys.readouterr().err
     assert error.startswith(f"error: {config}: {name} is ")
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("gamma", 1e300, r"gamma=1e\+300: a discount in \(0, 1\] is needed"),
+        ("gamma", 0, "gamma=0.0: a discount"),
+        ("epsilon", -1, "epsilon=-1.0: a total-variation budget of 0 or more is needed"),
+    ],
+)
+def test_refuses_settings_out_of_range(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: float, wanted: str
+) -> None:
+    config = RunFolder(run_of(tmp_path / "run", synthetic_tree(2, 1, 5, entropy=1.5), 0.1)).config
+    content = json.loads(config.read_text())
+    content["settings"][name] = value
+    config.write_text(json.dumps(content))
+    assert main([str(tmp_path / "run")]) == 2
+    assert re.match(f"error: {config}: {wanted}", capsys.readouterr().err)
+
+
+def test_names_that_are_not_utf8_are_spelt_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_of(tmp_path / os.fsdecode(b"a\xff"), synthetic_tree(2, 1, 5, entropy=1.5), 0.1)
+    out = tmp_path / os.fsdecode(b"\xfe.png")
+    assert main([str(run), "--out", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(r"a\xff: rate ")
+    assert lines[1] == str(tmp_path / r"\xfe.png")
+    assert out.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_figure_goes_beside_the_first_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,13 +3,17 @@
 import csv
 import dataclasses
 import json
+import os
 
 import pytest
+import torch
 
+from agents.ppo_lagrangian import PPOLagrangian
 from agents.runs import load_checkpoint, locked, read_config, run_name
-from agents.settings import PRESETS, LearnerSettings, PPOSettings, RunSettings
+from agents.settings import PRESETS, LearnerSettings, PolicySettings, PPOSettings, RunSettings
 from agents.training import read_settings, resume_run, start_run, train
 from agents.training_log import TrainingLog
+from agents.training_loop import TrainingFailedError
 
 SMALL = dataclasses.replace(
     PRESETS["smoke"], prompts=2, candidates=4, labels=4, iterations=4, learner=LearnerSettings(evaluate_every=2)
@@ -49,6 +53,70 @@ def test_lengths_by_state_go_up_to_the_candidates_of_the_tree(tree, tmp_path):
     with pytest.raises(ValueError, match="the number of candidates is needed"):
         _ = auto.coded_bits
     assert start_run(tmp_path / "run", auto, []).settings.coded_bits == 2  # 5 candidates
+
+
+def test_names_that_are_not_utf8_are_refused(tree, tmp_path):
+    name = os.fsdecode(b"a\xff")
+    settings = dataclasses.replace(SMALL, tree=tree)
+    with pytest.raises(ValueError, match=r"^--run '.*a\\udcff' is not UTF-8: rename it, or choose another$"):
+        start_run(tmp_path / name, settings, [])
+    with pytest.raises(ValueError, match=r"--tree 'a.* is not UTF-8"):
+        start_run(tmp_path / "run", dataclasses.replace(settings, tree=name), [])
+    assert not (tmp_path / "run").exists()
+    run = start_run(tmp_path / "run", settings, [name])
+    assert read_config(run.folder)["command"] == [r"a\xff"]
+    run.folder.path.rename(tmp_path / name)
+    with pytest.raises(ValueError, match=r"--run '.* is not UTF-8"):
+        resumed(tmp_path / name, 4)
+
+
+@pytest.mark.parametrize("settings", [SMALL, SMALL_PPO], ids=["primal-dual", "ppo"])
+def test_a_learner_that_fails_says_what_to_lower(tree, tmp_path, settings):
+    steep = dataclasses.replace(
+        settings,
+        tree=tree,
+        learner=LearnerSettings(learning_rate=1e30, evaluate_every=2),
+        ppo=PPOSettings(learning_rate=1e30, copies=2),
+    )
+    run = start_run(tmp_path / "run", steep, [])
+    told = r"not finite.*: start a new run with lower --(learner|ppo)\.learning-rate"
+    with pytest.raises(TrainingFailedError, match=told):
+        train(run)
+
+
+def test_a_policy_without_numbers_ends_the_training(tree, tmp_path, monkeypatch):
+    update = PPOLagrangian.train
+
+    def spoil(model):
+        update(model)
+        with torch.no_grad():
+            model.policy.table.fill_(torch.nan)
+
+    monkeypatch.setattr(PPOLagrangian, "train", spoil)
+    for iterations in (1, 2):
+        run = start_run(
+            tmp_path / str(iterations), dataclasses.replace(SMALL_PPO, tree=tree, iterations=iterations), []
+        )
+        with pytest.raises(TrainingFailedError, match="is not finite after step 4: start a new run with lower --ppo"):
+            train(run)
+
+
+def test_spreads_go_as_far_as_a_start_is_a_law(tree, tmp_path):
+    wide = LearnerSettings(policy=PolicySettings(leading_spread=1e30, label_spread=1e30, embedding=None))
+    train(start_run(tmp_path / "most", dataclasses.replace(SMALL, tree=tree, learner=wide), []))
+    wider = dataclasses.replace(wide, policy=dataclasses.replace(wide.policy, leading_spread=1e300))
+    with pytest.raises(ValueError, match=r"leading_spread=1e\+300: a number of 0 or more and at most 1e\+30 is needed"):
+        start_run(tmp_path / "more", dataclasses.replace(SMALL, tree=tree, learner=wider), [])
+
+
+def test_a_configuration_without_an_end_gets_one(tree, tmp_path):
+    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
+    train(run)
+    config = json.loads(run.folder.config.read_text())
+    del config["settings"]["iterations"]
+    run.folder.config.write_text(json.dumps(config))
+    train(resumed(run.folder.path, 6))
+    assert read_config(run.folder)["settings"]["iterations"] == 6
 
 
 def test_a_run_folder_of_an_earlier_version_goes_on(tree, tmp_path):
