@@ -226,7 +226,8 @@ def test_rows_are_halved_when_memory_runs_out_and_kept_when_a_build_goes_on(lm, 
     assert told.err.count("out of memory") == 2
     with pytest.raises(torch.OutOfMemoryError):
         build(dataclasses.replace(plan, lm=short_of_memory(lm, 0)), Crew())
-    given = prepare(dataclasses.replace(options, rows=8, out=tmp_path / "other"))
+    options.out.unlink()
+    given = prepare(dataclasses.replace(options, rows=8))
     with pytest.raises(torch.OutOfMemoryError):
         build(dataclasses.replace(given, lm=short_of_memory(lm, 3)), Crew())
 
