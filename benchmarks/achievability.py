@@ -2,9 +2,11 @@
 
 python benchmarks/achievability.py --out docs/figures/achievability.png
 
+Numbers of words, keys and messages are whole, so points lie at the rates that these have: log2 of the number over n.
 Dashed: the thresholds as R_0 tends to I(U;S). Dotted: the same at the R_0 of the panel, slack above I(U;S).
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +79,11 @@ def error_curve(law: Letter, n: int, bins: int, rates: list[float], generator: t
     return [decoding_error(law, book) for book in books]
 
 
+def real_rates(rates: list[float], n: int) -> list[float]:
+    """The rates of the whole numbers that stand for `rates`, bits per letter."""
+    return [math.log2(size_of(rate, n)) / n for rate in rates]
+
+
 def row(n: int, name: str, rates: list[float], values: list[float]) -> str:
     """One curve in one line, rate:value."""
     return f"n = {n:<3}{name:<10}" + "  ".join(f"{r:.3f}:{v:.4f}" for r, v in zip(rates, values, strict=True))
@@ -95,18 +102,19 @@ def main(options: Options) -> None:
     print(f"I(U;S) = {i_us:.4f}, I(U;X|S) = {i_key:.4f}, I(U;X) = {i_ux:.4f} bits per letter")
     for n, colour in zip(options.state_lengths, ("C0", "C1", "C2", "C3", "C4"), strict=False):
         values = state_curve(law, n, bin_rates, generator)
-        left.plot(bin_rates, values, "o-", color=colour, label=f"n = {n}")
-        print(row(n, "R_0", bin_rates, values))
+        left.plot(real_rates(bin_rates, n), values, "o-", color=colour, label=f"n = {n}")
+        print(row(n, "R_0", real_rates(bin_rates, n), values))
     for n, colour in zip(options.lengths, ("C0", "C1", "C2", "C3", "C4"), strict=False):
         bins = size_of(i_us + options.slack, n)
         means, worst = key_curves(law, n, bins, key_rates, options, generator)
         errors = error_curve(law, n, bins, message_rates, generator)
-        middle.plot(key_rates, means, "o-", color=colour, label=f"n = {n}, mean over messages")
-        middle.plot(key_rates, worst, "v:", color=colour, label=f"n = {n}, worst message")
-        right.plot(message_rates, errors, "o-", color=colour, label=f"n = {n}, {bins} words a bin")
-        print(row(n, "R_K mean", key_rates, means))
-        print(row(n, "R_K worst", key_rates, worst))
-        print(row(n, "R error", message_rates, errors))
+        keys, sent = real_rates(key_rates, n), real_rates(message_rates, n)
+        middle.plot(keys, means, "o-", color=colour, label=f"n = {n}, mean over messages")
+        middle.plot(keys, worst, "v:", color=colour, label=f"n = {n}, worst message")
+        right.plot(sent, errors, "o-", color=colour, label=f"n = {n}, J = {bins}: $R_0$ = {math.log2(bins) / n:.3f}")
+        print(row(n, "R_K mean", keys, means))
+        print(row(n, "R_K worst", keys, worst))
+        print(row(n, "R error", sent, errors))
     left.axvline(i_us, color="grey", linestyle="--")
     left.set(
         xlabel="$R_0$, bits per letter", ylabel=r"$V(P_S^n,\ \frac{1}{J}\sum_j P(s^n|u^n_j))$", title="$R_0 > I(U;S)$"
