@@ -304,7 +304,7 @@ def repair_action(action: NDArray[Any], support: Tensor, shape: tuple[int, ...])
         P(u|s) of shape (n, M) and W(x|u,s) of shape (n, M, Q), float64, rows sum to 1.
 
     Raises:
-        ValueError: names the first state (and label) whose law is refused.
+        ValueError: a law is refused; the message names its state (and label), the first of several.
     """
     array = reals("action", action)
     if array.shape != shape:
@@ -323,7 +323,7 @@ def repair_laws(laws: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
         P(u|s) of shape (N, M, ...) and W(x|u,s) of shape (N, M, Q, ...), views of `laws`.
 
     Raises:
-        ValueError: names the first state (and label) whose law is refused.
+        ValueError: a law is refused; the message names its state (and label), the first of several.
     """
     p_label, p_candidate = laws[:, :, 0], laws[:, :, 1:]
     label_sum, candidate_sum = p_label.sum(1), p_candidate.sum(2)
