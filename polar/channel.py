@@ -39,7 +39,6 @@ def open_channel(lm: MaskedLM, prompt: str, settings: Settings, vocabulary: Voca
         prompt=tuple(lm.encode(prompt)),
         block_length=settings.block_length,
         temperature=settings.temperature,
-        rows=settings.rows,
     )
     return Channel(source, token_bytes(lm.tokenizer), prompt.encode(), settings)
 

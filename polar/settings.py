@@ -13,7 +13,7 @@ POOL_ROWS = 16
 """Canvases in a forward pass when candidate blocks are drawn."""
 
 LARGEST = 1 << 20
-"""More tokens, candidates or canvases than any memory holds."""
+"""More tokens or candidates than any memory holds."""
 
 MOST_PARITY = 128
 """Parity bytes: half of the longest codeword."""
@@ -37,8 +37,6 @@ class Settings:
     """Scheme block: Q, candidates per block."""
     tv_budget: float = 0.01
     """Scheme block with a top pool: total variation per block that the code may cost against the truncated law."""
-    rows: int = 1
-    """Scheme stream: canvases in every forward pass. Floating-point sums depend on it."""
     positions: int = 16
     """Scheme parallel: n, tokens that the model fills in at once; a power of two."""
     hash_bits: int = 4
@@ -52,13 +50,11 @@ class Settings:
 
     def check(self) -> None:
         """Raise ValueError for a number out of its range."""
-        for name in ("block_length", "candidates", "rows", "positions"):
+        for name in ("block_length", "candidates", "positions"):
             if getattr(self, name) > LARGEST:
                 raise ValueError(f"{name}={getattr(self, name)}: at most {LARGEST} is possible")
         if not 0 <= self.tv_budget < 1:
             raise ValueError(f"tv_budget={self.tv_budget}: a number from 0 to below 1 is needed")
-        if self.rows < 1:
-            raise ValueError("rows must be at least 1")
         if self.positions < 2 or self.positions & (self.positions - 1):
             raise ValueError(f"positions={self.positions}: a power of two is needed, such as 16")
         if not 1 <= self.hash_bits <= 8:

@@ -16,7 +16,7 @@ import torch
 from polar.records import Asking
 from polar.stream import Tokens
 from polar.vocabulary import Vocabulary
-from wm_env.lm.candidates import Pool, forward_rows, make_pools
+from wm_env.lm.candidates import Pool, make_pools
 from wm_env.lm.llada import MaskedLM
 from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.text import token_bytes
@@ -62,7 +62,6 @@ class ModelSource:
         prompt: token ids of the prompt.
         block_length: L.
         temperature: tau.
-        rows: canvases in every forward pass; all but one are copies.
     """
 
     lm: MaskedLM
@@ -70,14 +69,12 @@ class ModelSource:
     prompt: Tokens
     block_length: int
     temperature: float
-    rows: int
 
     def law(self, tokens: Tokens) -> QuantisedLaw:
         """The law of the token after `tokens`."""
         canvas, position = self.canvas(tokens)
-        passes = forward_rows(self.lm, torch.tensor([canvas]), position, self.temperature, self.rows)
-        (row,) = (row for _, rows in passes for row in rows.cpu().numpy())
-        return quantise(row[self.vocabulary.ids])
+        law = self.lm.log2_probs(torch.tensor([canvas]), position, self.temperature)[0]
+        return quantise(law.cpu().numpy()[self.vocabulary.ids])
 
     def canvas(self, tokens: Tokens) -> tuple[Tokens, int]:
         """The canvas after `tokens`, and the position of the next one."""
