@@ -60,7 +60,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class Options:
-    """Draw the exact rate-variation frontier of a tree, for any number of labels, with the laws that runs found on it."""
+    """Draw the exact rate-variation frontier of a tree, for any number of labels, with the laws of runs on it."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Run folders of the gp objective, all on the same tree and with the same discount."""
@@ -74,7 +74,7 @@ def achieved(law: JointLaw, gamma: float = 1.0) -> Totals:
 
 
 def frontier(tree: StateTree, budgets: Sequence[float], gamma: float = 1.0) -> list[Optimum]:
-    """The exact optimum for every budget, with any number of labels: a concave, non-decreasing function of the budget."""
+    """The exact optimum for every budget and any number of labels: concave and non-decreasing in the budget."""
     return [solve(tree, budget, gamma) for budget in budgets]
 
 
