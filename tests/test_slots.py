@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_trees import uneven_tree
 
-from wm_env.colouring import colour_candidates
 from agents.slots import candidate_slots
+from wm_env.colouring import colour_candidates
 from wm_env.synthetic import synthetic_tree
 
 
