@@ -41,7 +41,7 @@ class LogitsToSimplices(gym.ActionWrapper[Any, NDArray[np.float32], NDArray[np.f
     def __init__(self, env: gym.Env[Any, NDArray[np.float32]], bound: float = 10.0):
         super().__init__(env)
         bound = number("bound", bound)
-        if not 0 < bound <= np.finfo(np.float32).max:
+        if not 0 < bound <= float(np.finfo(np.float32).max):
             raise ValueError(f"bound={bound}: a number above 0 that float32 holds is needed")
         if not isinstance(env.action_space, ProductOfSimplices):
             raise TypeError(f"LogitsToSimplices wraps an environment with simplex actions, not {env.action_space}")
