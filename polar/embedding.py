@@ -56,8 +56,8 @@ class Embedded:
             variation of the text. 0: exact.
         tv_estimated: the bound rests on random draws, and holds with 97.5 % confidence.
         law: everything but the key that a receiver needs; None for the scheme parallel, whose receiver needs no law.
-        rejected: nonces before this one whose texts could not be sent. If a share q of all texts is rejected, the law
-            of those that are sent is q away from the model's.
+        rejected: nonces before this one whose texts could not be sent. If a share q of all texts is rejected, that
+            takes the law of those that are sent at most q further away from the model's (total variation).
     """
 
     text: str

@@ -20,7 +20,12 @@ that is lost.
 **Exactness.** This is the chain rule and Bayes' rule: bytes are drawn from their law given the text and the decisions
 so far, decisions from theirs. No token is excluded, merged or rejected, so the tokens have exactly the model's law,
 whatever the message is. The receiver, who knows the bytes and the shared randomness, has the same readings at every
-byte and is never in doubt: there is no search, and no text that the sender must discard.
+byte and is never in doubt: there is no search.
+
+What follows tokens freely may be no UTF-8, and no such text can be sent: `polar.embedding` discards it and takes the
+next nonce. So the law of what is sent is the model's, given that it is UTF-8. If a share q of all texts is not, that
+is q away in total variation; only a text with a token that is no UTF-8 on its own can be among them, so q is at most
+the expected number of such tokens in a text.
 
 Every law after an ended token whose branch turns out to be the truth is needed anyway; the others are the extra cost in
 forward passes.

@@ -16,7 +16,7 @@ from polar.framing import parse_bits
 from polar.records import RECORD_FORMAT, load_text_law, save_text_law
 from polar.secrets import Key, MessageKeys
 from polar.sources import drive
-from polar.tail import ends_sentence
+from polar.tail import ends_sentence, write_tail
 from wm_env.lm.load import load_lm
 from wm_env.tensors import read_tensors, write_tensors
 
@@ -181,6 +181,30 @@ def test_texts_that_are_no_utf8_are_counted(tmp_path):
     assert (sent.nonce, sent.rejected) == (first_fit, unfit)
     with pytest.raises(UnfitTextError, match="no nonce"):
         embed_with_retries(channel, b"", KEY, [])
+
+
+def test_only_texts_that_are_no_utf8_are_discarded(tmp_path):
+    """Beside the walk and the tail of every nonce. Only texts with a half character are among them."""
+    channel = open_channel(load_lm(write_lm(tmp_path / "lm", scale=1.0)), "ab", STREAM)
+    vocabulary, limits = channel.source.vocabulary, Limits(ending="none")
+    halves = {token for token, string in channel.token_bytes.items() if max(string) > 127}
+    discarded, count = 0, 10
+    for nonce in range(count):
+        keys = MessageKeys(KEY, nonce, "stream")
+        sender = Sender(b"", keys, most_tokens=2048, patience=256)
+        tokens, node = drive(stream.walk(vocabulary, keys, sender), channel.source.law)
+        tail = write_tail(vocabulary, tokens, node, keys.stream("tail"), "none")
+        tokens = drive(tail, channel.source.law)
+        try:
+            text = b"".join(channel.token_bytes[token] for token in tokens).decode()
+        except UnicodeDecodeError:
+            discarded += 1
+            assert halves & set(tokens)
+            with pytest.raises(UnfitTextError, match=f"nonce {nonce} .* no UTF-8"):
+                embed(channel, b"", KEY, nonce, limits)
+        else:
+            assert embed(channel, b"", KEY, nonce, limits).text == text
+    assert 0 < discarded < count
 
 
 @pytest.mark.parametrize("ending", ["sentence", "none"])
