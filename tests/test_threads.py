@@ -94,6 +94,15 @@ def test_side_by_side_runs_each_call_with_one_thread_and_no_more_than_asked() ->
 
     results = side_by_side((lambda number=number: call(number) for number in range(7)), 3)
     assert next(results) == (0, 1)
-    assert sorted(started) == [0, 1, 2]
+    assert set(started) <= {0, 1, 2, 3}
     assert list(results) == [(number, 1) for number in range(1, 7)]
+    assert sorted(started) == list(range(7))
+    assert torch.get_num_threads() == 3
+
+
+def test_who_stops_early_gets_the_setting_back() -> None:
+    torch.set_num_threads(3)
+    results = side_by_side((lambda number=number: number for number in range(9)), 2)
+    assert next(results) == 0
+    results.close()
     assert torch.get_num_threads() == 3

@@ -5,6 +5,7 @@ again what another process computed, as a decoder does, may have other cores. So
 and several threads several passes at once.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,14 +31,16 @@ def one_thread() -> Iterator[None]:
 def side_by_side(work: Iterable[Callable[[], T]], workers: int) -> Iterator[T]:
     """The results in order, of `workers` calls at a time, in threads of their own with one thread of torch each.
 
-    No more results than that wait for whoever takes them. One worker is the caller's thread.
+    No more than that run or wait while the caller, in one thread too, is busy with a result. One worker is the caller's
+    thread.
     """
     calls = iter(work)
     if workers == 1:
         yield from (call() for call in calls)
         return
-    with ThreadPoolExecutor(workers) as pool:
-        while batch := list(islice(calls, workers)):
-            with one_thread():
-                results = list(pool.map(lambda call: call(), batch))
-            yield from results
+    with ThreadPoolExecutor(workers) as pool, one_thread():
+        waiting = deque(pool.submit(call) for call in islice(calls, workers))
+        while waiting:
+            result = waiting.popleft().result()
+            waiting.extend(pool.submit(call) for call in islice(calls, 1))
+            yield result
