@@ -182,11 +182,14 @@ def _what_must_agree(options: Decode) -> str:
     nonces = f"{tried[0]}" if len(tried) == 1 else f"{tried[0]} to {tried[-1]}"
     others = "" if options.nonce is not None else "; --nonce N or --search COUNT tries others"
     settings = options.settings
-    known = f"key, nonce (tried: {nonces}{others}), scheme ({settings.scheme}) and every byte of the text"
+    known = f"key, nonce (tried: {nonces}{others}), scheme ({settings.scheme})"
     if settings.scheme == "parallel":
-        return f"{known} must be the sender's, and so must the tokenizer ({options.model.model}) and all other settings"
+        return (
+            f"{known} and all but a few tokens of the text must be the sender's, and so must the tokenizer "
+            f"({options.model.model}) and all other settings"
+        )
     return (
-        f"{known} must be the sender's, and so must prompt, model ({options.model.model}), "
+        f"{known} and every byte of the text must be the sender's, and so must prompt, model ({options.model.model}), "
         f"temperature ({settings.temperature:g}) and all other settings"
     )
 

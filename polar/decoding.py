@@ -41,7 +41,8 @@ class Decoded:
 def decode(channel: Channel, text: bytes, key: Key, nonces: Iterable[int], report: Report = silence) -> Decoded:
     """Look for a message of `key` in `text`, with one nonce after the other.
 
-    The prompt in front of the text and CRLF line ends are recognised: every form that the text may have is tried.
+    The prompt in front of the text, CRLF line ends and a lost space in front are recognised: every form that the text
+    may have is tried.
     `report` is told the bytes that are read, from 0 with every nonce and form.
     """
     if channel.settings.scheme == "parallel":
@@ -150,11 +151,14 @@ def _found(receiver: Receiver, nonce: int, attempts: int) -> Decoded:
 
 
 def text_forms(text: bytes, prompt: bytes) -> list[bytes]:
-    """What the sender may have written: without the prompt in front, with plain line ends, or just this."""
+    """What the sender may have written: without the prompt in front, with plain line ends, or just this; and each with
+    a space in front if it has no white space there, as most texts begin with one, which copying loses.
+    """
     forms = []
     for plain in (text, text.replace(b"\r\n", b"\n")):
         for front in (prompt, prompt.replace(b"\r\n", b"\n")):
             if front and plain.startswith(front):
                 forms.append(plain.removeprefix(front))
         forms.append(plain)
+    forms += [b" " + form for form in forms if form and not form[:1].isspace()]
     return list(dict.fromkeys(forms))

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -8,9 +9,9 @@ from scipy.stats import chisquare
 from tiny_lm import write_lm
 
 from polar import stream
-from polar.arithmetic import MessageTooLongError, NoEntropyError, Sender
+from polar.arithmetic import MessageTooLongError, NoEntropyError, NoMessageError, Receiver, Sender
 from polar.channel import Settings, open_channel
-from polar.decoding import decode, decode_with_law
+from polar.decoding import decode, decode_with_law, text_forms
 from polar.embedding import Limits, UnfitTextError, embed, embed_with_retries
 from polar.framing import parse_bits
 from polar.records import RECORD_FORMAT, load_text_law, save_text_law
@@ -107,6 +108,44 @@ def test_forms_of_a_text_that_are_understood(channels):
     text = sent.text.encode()
     for form in (b"the year" + text, text + b" and more", text + b"\n", text.replace(b"\n", b"\r\n")):
         assert decode(channels["stream"], form, KEY, [5]).message == b"line"
+
+
+def test_a_space_lost_from_the_beginning_is_one_more_attempt(channels):
+    """Its p-value counts the check values that were compared in every form before."""
+    channel = channels["stream"]
+    for nonce in range(40):
+        sent = embed(channel, b"", KEY, nonce)
+        if sent.text[0] == " " and not sent.text[1].isspace():
+            break
+    stripped = sent.text.strip().encode()
+    attempts = 0
+    for form in (stripped, b" " + stripped):
+        keys = MessageKeys(KEY, nonce, "stream")
+        receiver = Receiver(form, keys)
+        with contextlib.suppress(NoMessageError):
+            drive(stream.walk(channel.source.vocabulary, keys, receiver), channel.source.law)
+        attempts += receiver.attempts
+    for found in (decode(channel, stripped, KEY, [nonce]), decode_with_law(stripped, KEY, sent.law)):
+        assert found.message == b""
+    assert decode(channel, stripped, KEY, [nonce]).p_value == 2 * attempts * 2.0**-32
+    for key in (Key(bytes([number]) * 32) for number in range(30)):
+        assert decode(channel, stripped, key, [nonce]).message is None
+
+
+@pytest.mark.parametrize(
+    ("text", "forms"),
+    [
+        (b"", [b""]),
+        (b" a", [b" a"]),
+        (b"\na", [b"\na"]),
+        (b"a", [b"a", b" a"]),
+        (b"the b", [b" b", b"the b", b" the b"]),
+        (b"theb", [b"b", b"theb", b" b", b" theb"]),
+        (b"a\r\n", [b"a\r\n", b"a\n", b" a\r\n", b" a\n"]),
+    ],
+)
+def test_forms_that_are_tried(text, forms):
+    assert text_forms(text, b"the") == forms
 
 
 def test_wrong_key_nonce_prompt_settings_model_and_unmarked_text(lm, channels, tmp_path):
