@@ -36,11 +36,11 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
         RuntimeError: no text could be written, or it got lost on the way out.
     """
     channel = _open(options.model, prompt, options.settings)
-    with open_ledger(options.ledger_file) as ledger:
+    with open_ledger(options.ledger_file, tell) as ledger:
         nonces = _nonces_to_try(options, ledger)
         if options.settings.scheme == "block":
             tell(_block_estimate(channel, message))
-        with progress("bit") as report:
+        with progress() as report:
             sent = embed_with_retries(channel, message, key, nonces, options.limits, report)
         ledger.record(sent.nonce)
     try:
@@ -134,7 +134,7 @@ def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
         RuntimeError: the message is not one for a terminal.
     """
     stack = None
-    with progress("byte") as report:
+    with progress() as report:
         if options.law is not None:
             found = _decode_by_law(options.law, options.nonce, key, text, prompt)
         elif options.settings.scheme == "parallel":

@@ -52,16 +52,16 @@ def decode(channel: Channel, text: bytes, key: Key, nonces: Iterable[int], repor
     def read(keys: MessageKeys, receiver: Receiver) -> None:
         if channel.settings.scheme == "stream":
             walk = stream.walk(channel.source.vocabulary, keys, receiver)
-            drive(watched(walk, partial(_bytes_read, receiver), report), law)
+            drive(watched(walk, partial(_bytes_read, receiver, keys.nonce), report), law)
         else:
             blocks = block.walk(keys, receiver, channel.settings.code_budget, partial(_weigh, channel, receiver))
-            drive(watched(blocks, partial(_bytes_read, receiver), report), pool_source(channel, keys).pool)
+            drive(watched(blocks, partial(_bytes_read, receiver, keys.nonce), report), pool_source(channel, keys).pool)
 
     return _search(read, text_forms(text, channel.prompt), key, channel.settings.scheme, nonces)
 
 
-def _bytes_read(receiver: Receiver) -> tuple[int, int]:
-    return receiver.position, len(receiver.text)
+def _bytes_read(receiver: Receiver, nonce: int) -> tuple[int, int, str]:
+    return receiver.position, len(receiver.text), f"nonce {nonce}, bytes"
 
 
 def _weigh(channel: Channel, receiver: Receiver, pool: CandidatePool, candidate: int) -> None:

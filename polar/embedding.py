@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 
 import numpy as np
 
@@ -35,7 +36,7 @@ from polar.secrets import Key, MessageKeys
 from polar.settings import Limits, Settings
 from polar.sources import drive
 from polar.stream import TokenLaw, Tokens
-from polar.tail import write_tail
+from polar.tail import LONGEST_TAIL, write_tail
 from polar.vocabulary import Node
 from wm_env.lm.candidates import Pool
 
@@ -84,7 +85,9 @@ def embed(
     limits: Limits | None = None,
     report: Report = silence,
 ) -> Embedded:
-    """Write a text that carries `message`, and check that it decodes; `report` is told the bits that are in.
+    """Write a text that carries `message`, and check that it decodes.
+
+    `report` is told the bits that are in, and then the tokens that end the text.
 
     Raises:
         MessageTooLongError: the message needs more than the allowed blocks; says how long it may be.
@@ -171,7 +174,13 @@ class _Job:
     def write_end(self, tokens: Tokens, node: Node) -> Asking[TokenLaw, tuple[Tokens, int]]:
         """The tokens of the text, and how many of them the message took."""
         vocabulary, draws = self.channel.source.vocabulary, self.keys.stream("tail")
-        finished = yield from write_tail(vocabulary, tokens, node, draws, self.limits.ending)
+        tail = write_tail(vocabulary, tokens, node, draws, self.limits.ending)
+        places = count()
+        finished = yield from watched(
+            tail,
+            lambda: (next(places), LONGEST_TAIL, "the message is in; tokens to the sentence's end, at most"),
+            self.report,
+        )
         return finished, len(tokens) + (node.depth > 0)
 
     def finish(self, tokens: Tokens, coded: int) -> Embedded:
@@ -215,9 +224,9 @@ class _Job:
         )
 
 
-def _bits_in(sender: Sender) -> tuple[int, int]:
-    """(bits of the frame that are in the text, bits of the frame)."""
-    return min(sender.interval.information(), sender.frame.length), sender.frame.length
+def _bits_in(sender: Sender) -> tuple[int, int, str]:
+    """(bits of the frame that are in the text, bits of the frame, what they are)."""
+    return min(sender.interval.information(), sender.frame.length), sender.frame.length, "bits"
 
 
 def embed_with_retries(

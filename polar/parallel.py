@@ -106,7 +106,7 @@ def write(channel: Channel, message: Message, keys: MessageKeys, most_tokens: in
     tokens: Tokens = ()
     unfit = lost = 0
     for number, wanted in enumerate(bits):
-        report(bits[:number].size, bits.size)
+        report(bits[:number].size, bits.size, "bits")
         laws = step_marginals(channel, tokens)
         unfit += unfit_draws(laws, tokens, channel, plain)
         step = encode_step(channel, laws, labels, wanted, positions, tokens, uniform)

@@ -9,7 +9,7 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -205,8 +205,8 @@ class NonceLedger:
 
 
 @contextmanager
-def open_ledger(path: Path) -> Iterator[NonceLedger]:
-    """The ledger at `path`, for this process alone: others with the same ledger wait.
+def open_ledger(path: Path, say: Callable[[str], object] = lambda line: None) -> Iterator[NonceLedger]:
+    """The ledger at `path`, for this process alone: others with the same ledger wait, and `say` so.
 
     A nonce counts as used once it is recorded, so an embedding that fails or is interrupted uses up none. Links are
     followed first: one file has one lock and one content, whatever it is called.
@@ -219,7 +219,11 @@ def open_ledger(path: Path) -> Iterator[NonceLedger]:
     check_output(target, "name another --ledger, and keep to it")
     make_folder(target.parent)
     with lock_of(target).open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"{target} is in use by another embed: waiting for it to end")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield NonceLedger(target, _read_ledger(target))
 
 

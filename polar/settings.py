@@ -100,8 +100,8 @@ class Limits:
     patience: int = 256
     """Give up when so many tokens in a row carried less than a bit."""
     ending: Ending = "sentence"
-    """Where the text ends once the message is in: at the end of a sentence, or as soon as possible. A text of the
-    scheme parallel ends with a whole step."""
+    """Where the text ends once the message is in: at the end of a sentence, or 64 tokens on if none comes before; or as
+    soon as possible. A text of the scheme parallel ends with a whole step."""
 
     def check(self) -> None:
         """Raise ValueError for a number out of its range."""

@@ -1,6 +1,7 @@
 """The end of a text, once the message is in it: plain sampling from the model, with keyed draws."""
 
 import codecs
+import re
 from collections.abc import Generator
 
 from polar.secrets import KeyStream
@@ -12,6 +13,8 @@ LONGEST_TAIL = 64
 """Most tokens that a text is continued by to reach the end of a sentence."""
 
 _LONGEST_CHARACTER = 4
+
+_INITIAL = re.compile(rb"(?<![A-Za-z\x80-\xff])[A-Z]\.\Z")
 
 Walk = Generator[Tokens, TokenLaw, Tokens]
 """Asks for the law after some tokens, gets it, and returns the tokens in the end."""
@@ -35,8 +38,12 @@ def write_tail(vocabulary: Vocabulary, tokens: Tokens, node: Node, draws: KeyStr
 
 
 def ends_sentence(text: bytes) -> bool:
-    """Whether `text` ends with a full stop, exclamation or question mark, or one of these and a closing mark."""
-    return text.rstrip(b"\"')\n").endswith((b".", b"!", b"?")) and not _is_cut(text)
+    """Whether `text` ends with a full stop, exclamation or question mark, or one of these and a closing mark.
+
+    The full stop of an initial ("P.", "U.S.") is none.
+    """
+    end = text.rstrip(b"\"')\n")
+    return end.endswith((b".", b"!", b"?")) and not _INITIAL.search(end) and not _is_cut(text)
 
 
 def _is_cut(text: bytes) -> bool:

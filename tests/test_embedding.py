@@ -254,7 +254,22 @@ def test_where_the_text_ends(channels, ending):
 
 
 @pytest.mark.parametrize(
-    ("text", "ends"), [("a.", 1), ('a."', 1), ("a.\n", 1), ("a", 0), ("", 0), ("a. b", 0), ("a,", 0), ("why?", 1)]
+    ("text", "ends"),
+    [
+        ("a.", 1),
+        ('a."', 1),
+        ("a.\n", 1),
+        ("a", 0),
+        ("", 0),
+        ("a. b", 0),
+        ("a,", 0),
+        ("why?", 1),
+        ("to P.", 0),
+        ("U.S.", 0),
+        ("(P.)", 0),
+        ("WHO.", 1),
+        ("éA.", 1),
+    ],
 )
 def test_ends_of_sentences(text, ends):
     assert ends_sentence(text.encode()) == bool(ends)

@@ -1,3 +1,4 @@
+import contextlib
 import io
 import json
 import os
@@ -14,7 +15,7 @@ from polar import commands, progress
 from polar.__main__ import main
 from polar.embedding import embed_with_retries
 from polar.framing import BitString, parse_bits
-from polar.secrets import Key, NonceLedger, load_key, save_key
+from polar.secrets import Key, NonceLedger, load_key, open_ledger, save_key
 
 
 @pytest.fixture(scope="module")
@@ -431,3 +432,38 @@ def test_the_block_scheme_tells_its_cost_first_and_progress_where_there_is_no_te
     assert told == sorted(told)
     assert told[0] == 0
     assert 40 < told[-1] < 48
+
+
+def test_progress_goes_on_to_the_end_of_the_sentence_and_names_the_nonce_that_is_read(
+    run, key, model, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    options, text = ("--key", key, "--model", model, "--prompt", "a"), tmp_path / "text"
+    code, out, err = run("embed", *options, "--nonce", 2, "--message", "x")
+    assert code == 0
+    tokens, coded = (int(re.search(pattern, err)[1]) for pattern in (r"of (\d+) tokens", r"in (\d+) of"))
+    assert tokens > coded
+    told = [int(line) for line in re.findall(r"tokens to the sentence's end, at most: .* (\d+)/64 ", err)]
+    assert told == list(range(len(told)))
+    assert len(told) - (tokens - coded) in (0, 1)
+    text.write_bytes(out)
+    err = run("decode", *options, text)[2]
+    nonces = [int(nonce) for nonce in re.findall(r"^nonce (\d+), bytes: ", err, re.M)]
+    assert nonces == sorted(nonces)
+    assert set(nonces) == {0, 1, 2}
+
+
+def test_a_second_embed_says_that_it_waits(tmp_path):
+    """The first lets go once the second has said so."""
+    said, first = [], contextlib.ExitStack()
+    first.enter_context(open_ledger(tmp_path / "nonces"))
+
+    def say(line):
+        said.append(line)
+        first.close()
+
+    with open_ledger(tmp_path / "nonces", say):
+        assert len(said) == 1
+        assert "waiting" in said[0]
+    with open_ledger(tmp_path / "nonces", say):
+        assert len(said) == 1

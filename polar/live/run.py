@@ -106,10 +106,10 @@ def play_until_interrupted(session: Session) -> list[Round]:
     """
     rounds: list[Round] = []
     try:
-        with progress("text") as report:
+        with progress() as report:
             for played in play(session):
                 rounds.append(played)
-                report(len(rounds), session.request.texts)
+                report(len(rounds), session.request.texts, "texts")
     except KeyboardInterrupt:
         if len(rounds) < 2:
             raise
