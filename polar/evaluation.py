@@ -158,7 +158,7 @@ def evaluate(tree: StateTree, law: JointLaw, settings: EvaluationSettings) -> li
 
 def schedule_groups(law: JointLaw, message_bits: int, settings: EvaluationSettings) -> list[list[KeySchedule]]:
     """The key schedules of a message length; those of one group share the code and differ in the pad only."""
-    room = min(label_bits(block.labels) for block in law.blocks) - message_bits
+    room = _free_positions(law, message_bits)
     groups: dict[tuple[Surplus, int], list[KeySchedule]] = {}
     for keys in sorted(set(settings.keys)):
         for surplus in settings.surplus:
@@ -170,6 +170,21 @@ def schedule_groups(law: JointLaw, message_bits: int, settings: EvaluationSettin
             if surplus == "dither" or spare <= room:
                 groups[surplus, spare] = [schedule]
     return list(groups.values())
+
+
+def left_out(law: JointLaw, settings: EvaluationSettings) -> list[tuple[int, int]]:
+    """(message bits, keys) of settings with frozen surplus that need more positions of V than the law has."""
+    return [
+        (bits, keys)
+        for bits in settings.message_bits
+        for keys in sorted(set(settings.keys))
+        if "frozen" in settings.surplus and key_bits_of(keys) - bits > _free_positions(law, bits)
+    ]
+
+
+def _free_positions(law: JointLaw, message_bits: int) -> int:
+    """Positions of V beside the message that are not the same in all labels."""
+    return min(label_bits(block.labels) for block in law.blocks) - message_bits
 
 
 def design_codes(law: JointLaw, chains: Sequence[ChainEntropies], schedule: KeySchedule) -> list[BlockCode]:

@@ -12,7 +12,7 @@ from polar.adaptive import AdaptiveSettings, evaluate_adaptive
 from polar.construction import chain_entropies, message_room, threshold_set
 from polar.covertness import average_entropy, retained_mass
 from polar.decoders import Decoder, Knowledge
-from polar.evaluation import EvaluationSettings, evaluate
+from polar.evaluation import EvaluationSettings, evaluate, left_out
 from polar.keys import Surplus, key_bits_of, theorem_key_bits
 from polar.plots import ber_figure, pad_only_points, save_figure, variation_figure
 from polar.report import (
@@ -132,7 +132,12 @@ def evaluate_run(run: Path, out: Path, request: Request) -> None:
     print(describe(tree, law))
     if (excess := over_budget(run, law)) is not None:
         print(f"law {excess}")
+    if beyond := left_out(law, settings):
+        pairs = ", ".join(f"{keys} at {bits} message bits" for bits, keys in beyond)
+        print(f"left out, since the law has too few positions to freeze so many keys: {pairs}")
     points = evaluate(tree, law, settings)
+    if not points:
+        raise ValueError("no operating point is left: name fewer --keys, or --surplus dither")
     adapted = evaluate_adaptive(tree, law, adaptive) if "auto" in request.message_bits else None
     limits = {bits: tree_limit(tree, bits) for bits in settings.message_bits}
     write_json(out / "results.json", results(tree, law, points, limits, adapted, live))

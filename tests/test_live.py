@@ -362,7 +362,8 @@ def test_another_model_than_the_trees_is_named_with_it(run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--texts", "1"], "at least 2"),
+        (["--texts", "1"], "2 to 1000000 are possible"),
+        (["--texts", "99999999999"], "2 to 1000000 are possible"),
         (["--message-bits", "3"], "1 to 2"),
         (["--message-bits", "1", "2"], "one number"),
         (["--message-bits", "auto"], "no state"),

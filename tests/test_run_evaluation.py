@@ -100,6 +100,16 @@ def test_every_column_and_every_word_in_it_is_explained(run, capsys):
         assert name in legend, name
 
 
+def test_what_the_law_cannot_freeze_is_named_or_refused(run, refuse, capsys):
+    """The law has 4 positions of V: 2 message bits leave 2 to freeze, and 64 keys would need 4."""
+    few = [str(run), "--transmissions", "0", "--message-bits", "2", "--surplus", "frozen", "--keys"]
+    assert COMMAND.main([*few, "8", "64"]) == 0
+    assert "too few positions to freeze so many keys: 64 at 2 message bits" in capsys.readouterr().out
+    content = json.loads((run / "evaluation" / "results.json").read_text())
+    assert {point["keys"] for point in content["operating_points"]} == {8}
+    assert "no operating point is left" in refuse(*few, "64")
+
+
 def test_a_law_over_its_budget_is_told(run, capsys):
     first, second = (float(measure(block).cost) for block in LAW.blocks)
     arguments = [str(run), "--transmissions", "0", "--keys", "2", "--message-bits", "1"]

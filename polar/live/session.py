@@ -23,6 +23,9 @@ from wm_env.lm.text import token_bytes
 from wm_env.problem import MESSAGE_BITS
 from wm_env.tree import Floats, StateTree
 
+MOST_TEXTS = 10**6
+"""Texts of a kind; a machine writes a few in a minute."""
+
 
 @dataclass(frozen=True)
 class LiveRequest:
@@ -92,8 +95,8 @@ def open_session(tree: StateTree, law: JointLaw, request: LiveRequest, name: str
             another model than the tree's.
         OSError: the model cannot be read.
     """
-    if request.texts < 2:
-        raise ValueError(f"--texts {request.texts}: at least 2 are needed")
+    if not 2 <= request.texts <= MOST_TEXTS:
+        raise ValueError(f"--texts {request.texts}: 2 to {MOST_TEXTS} are possible")
     check_seed(request.seed)
     codes = _codes(law, request)
     lm = load_lm(request.model, device=request.device, dtype=_number_format(tree, name))
