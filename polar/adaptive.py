@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from polar.codec import code_channel, encode
-from polar.construction import BlockCode, ChainEntropies, chain_entropies, length_set
+from polar.construction import BlockCode, ChainEntropies, chain_entropies, length_set, message_positions
 from polar.covertness import text_variation, untruncated_bound
 from polar.decoders import observations
 from polar.montecarlo import block_interval
@@ -132,10 +132,9 @@ def evaluate_adaptive(tree: StateTree, law: JointLaw, settings: AdaptiveSettings
 
 def adapt_codes(law: JointLaw, settings: AdaptiveSettings) -> list[AdaptiveCode]:
     """The code of every block, on the law's own message sets where it has them; see `adapt_code`."""
-    sets = law.message_sets if law.message_sets is not None else (None,) * len(law.blocks)
     return [
         adapt_code(block, chain_entropies(block, law.block_length), chosen, settings)
-        for block, chosen in zip(law.blocks, sets, strict=True)
+        for block, chosen in zip(law.blocks, message_positions(law), strict=True)
     ]
 
 

@@ -83,6 +83,11 @@ def chain_entropies(law: BlockLaw, block_length: int) -> ChainEntropies:
     )
 
 
+def message_positions(law: JointLaw) -> tuple[tuple[int, ...] | None, ...]:
+    """The law's own message set of every block, None where the construction is to choose."""
+    return law.message_sets if law.message_sets is not None else (None,) * len(law.blocks)
+
+
 def message_room(law: JointLaw) -> int:
     """The most message bits that every block of a law can carry: free positions of V, or those of its message sets."""
     room = [label_bits(block.labels) for block in law.blocks]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from polar.codec import code_channel, dither_runs
-from polar.construction import BlockCode, ChainEntropies, chain_entropies, design_code
+from polar.construction import BlockCode, ChainEntropies, chain_entropies, design_code, message_positions
 from polar.covertness import message_laws, message_variations, text_variation, untruncated_bound
 from polar.decoders import (
     Decoder,
@@ -189,8 +189,7 @@ def _free_positions(law: JointLaw, message_bits: int) -> int:
 
 def design_codes(law: JointLaw, chains: Sequence[ChainEntropies], schedule: KeySchedule) -> list[BlockCode]:
     """The code of every block, on the law's own message sets where it has them."""
-    chosen = law.message_sets if law.message_sets is not None else (None,) * len(law.blocks)
-    return [design_code(chain, schedule, positions) for chain, positions in zip(chains, chosen, strict=True)]
+    return [design_code(chain, schedule, own) for chain, own in zip(chains, message_positions(law), strict=True)]
 
 
 def error_rates(evidence: Tensor, decisions: Tensor) -> tuple[float, float]:

@@ -65,6 +65,11 @@ def test_passes_are_given_in_order_and_keep_their_canvases(lm: MaskedLM) -> None
         assert torch.equal(law, lm.log2_probs(padded, 4, 1.0)[: len(law)])
 
 
+def test_no_canvases_are_no_pass(lm: MaskedLM) -> None:
+    torch.set_num_threads(3)
+    assert list(forward_rows(lm, torch.empty(0, 6, dtype=torch.int64), 4, 1.0, 2)) == []
+
+
 def test_an_encoder_is_run_by_one_thread(tmp_path) -> None:
     torch.manual_seed(0)
     shape = {"vocab_size": 261, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}

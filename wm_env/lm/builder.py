@@ -1,6 +1,5 @@
 """What `python -m wm_env.lm.build` does: check, tell the cost, grow the tree, write it."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -167,11 +166,7 @@ def _build(plan: Plan, crew: Crew) -> Grown:
         torch.cuda.empty_cache()
         plan = replace(plan, settings=replace(plan.settings, rows=rows // 2))
         if crew.first:
-            print(
-                f"out of memory with passes of {rows} canvases: all states are made again in passes of {rows // 2}",
-                file=sys.stderr,
-                flush=True,
-            )
+            tell(f"out of memory with passes of {rows} canvases: all states are made again in passes of {rows // 2}")
 
 
 def _grow_and_write(plan: Plan, crew: Crew) -> Grown:

@@ -98,7 +98,7 @@ def forward_rows(
         return lm.log2_probs(torch.cat([part, padding]), position, temperature)[: len(part)]
 
     start = 0
-    for log2_probs in side_by_side((partial(one_pass, part) for part in parts), min(passes_at_once(lm), len(parts))):
+    for log2_probs in side_by_side((partial(one_pass, part) for part in parts), passes_at_once(lm)):
         yield slice(start, start + len(log2_probs)), log2_probs
         start += len(log2_probs)
 
