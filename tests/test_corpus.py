@@ -1,6 +1,7 @@
 import gzip
 import lzma
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,10 +49,14 @@ def test_interleaved_texts_keep_their_proportions_and_end_together(tmp_path: Pat
     assert len(mixed) <= 201
 
 
-@pytest.mark.parametrize(("name", "content"), [("b", b""), ("b", b" \n\n"), ("b.gz", gzip.compress(b""))])
-def test_a_text_without_text_is_named_before_it_ends_the_mixture(tmp_path: Path, name: str, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("name", "text", "pack"), [("b", "", bytes), ("b", " \n\n", bytes), ("b.gz", "", gzip.compress)]
+)
+def test_a_text_without_text_is_named_before_it_ends_the_mixture(
+    tmp_path: Path, name: str, text: str, pack: Callable[[bytes], bytes]
+) -> None:
     (tmp_path / "a").write_text("one\n\ntwo")
-    (tmp_path / name).write_bytes(content)
+    (tmp_path / name).write_bytes(pack(text.encode()))
     with pytest.raises(ValueError, match=f"{name} holds no text"):
         list(interleave({tmp_path / "a": 1.0, tmp_path / name: 1.0}))
 
