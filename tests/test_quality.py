@@ -127,6 +127,8 @@ def test_the_command_prints_figures_and_samples(
         (["MODEL", "--text", "none"], "none: no such file"),
         (["MODEL", "--text", "LATIN"], "LATIN is not UTF-8"),
         (["MODEL", "--text", "TEXT", "--context", "1000"], "TEXT has no document"),
+        (["MODEL", "--text", "TEXT", "--windows", "1"], "--windows 1: a number from 2 to 100000 is needed"),
+        (["MODEL", "--text", "TEXT", "--windows", "1000000000000000"], "--windows 1000000000000000: a number from 2"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

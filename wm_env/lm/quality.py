@@ -27,6 +27,10 @@ with quitting_on_interrupt(__name__):
     from wm_env.lm.text import token_bytes
 
 
+MOST_WINDOWS = 100_000
+"""Most windows that are scored, all in memory at once; a standard error is then 1/316 of the spread of the windows."""
+
+
 @dataclass(frozen=True)
 class Quality:
     """Exact chain-rule figures over windows of text, with the standard errors of their means over the windows."""
@@ -148,8 +152,10 @@ def report(options: Options) -> Iterator[str]:
     """
     if options.text is None and options.prompts is None:
         raise ValueError("give --text to measure the model, --prompts to read it, or both")
-    if min(options.windows - 1, options.context, options.samples, options.tokens) < 1:
-        raise ValueError("--context, --samples and --tokens must be at least 1, --windows at least 2")
+    if min(options.context, options.samples, options.tokens) < 1:
+        raise ValueError("--context, --samples and --tokens must be at least 1")
+    if not 2 <= options.windows <= MOST_WINDOWS:
+        raise ValueError(f"--windows {options.windows}: a number from 2 to {MOST_WINDOWS} is needed")
     if options.tokens % BLOCK:
         raise ValueError(f"--tokens {options.tokens}: texts are made of blocks of {BLOCK} tokens, give a multiple")
     check_seed(options.seed)
