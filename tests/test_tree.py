@@ -139,11 +139,30 @@ def test_check_names_the_fault(small_tree, spoil, message):
             lambda arrays, header: arrays.update({"0.text_lengths": arrays["0.text_lengths"] * 1.0}),
             "text_lengths is float",
         ),
-        (lambda arrays, header: header.pop("prompts"), "lacks 'prompts'"),
-        (lambda arrays, header: header.update(prompts=5), "holds no tree"),
-        (lambda arrays, header: header.update(meta=None), "holds no tree"),
-        (lambda arrays, header: header["meta"].update(colour="red"), "holds no tree .*colour"),
-        (lambda arrays, header: header["meta"].pop("model"), "holds no tree .*model"),
+        (lambda arrays, header: header.pop("prompts"), "header: prompts is missing"),
+        (lambda arrays, header: header.update(prompts=5), "header: prompts is 5, a list is needed"),
+        # As many characters as there are prompts.
+        (lambda arrays, header: header.update(prompts="abcdef"), "header: prompts is 'abcdef', a list is needed"),
+        (
+            lambda arrays, header: header["prompts"].__setitem__(1, None),
+            r"header: prompts\[1\] is None, text is needed",
+        ),
+        (lambda arrays, header: header.update(more=1), "header: more is unknown"),
+        (lambda arrays, header: header.update(meta=None), "header: meta is None, an object is needed"),
+        (lambda arrays, header: header["meta"].update(colour="red"), "header: meta.colour is unknown"),
+        (lambda arrays, header: header["meta"].pop("model"), "header: meta.model is missing"),
+        *(
+            (lambda arrays, header, name=name, value=value: header["meta"].update({name: value}), f"meta.{name} is ")
+            for name, values in (
+                ("model", (5, None, ["a"], {})),
+                ("block_length", ("4", 4.0, True, None)),
+                ("candidates", ([5], "5")),
+                ("temperature", ("1", True, 10**400)),
+                ("rows", (0.5, "")),
+            )
+            for value in values
+        ),
+        (lambda arrays, header: header["meta"].update(seed=-1), "seed=-1"),
     ],
 )
 def test_a_file_without_a_tree_is_refused_in_one_line(small_tree, tmp_path, spoil, message):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from wm_env import arguments
 from wm_env.files import fingerprint, first_line, write_atomically
+from wm_env.json_values import read_as
 from wm_env.tensors import Arrays, FileFormat, read_tensors, write_tensors
 
 TREE_FORMAT = FileFormat(kind="covert-watermark tree", version=1)
@@ -204,15 +205,23 @@ def _subset_block(block: TreeBlock, rows: Ints, candidates: int) -> TreeBlock:
     )
 
 
+@dataclass(frozen=True)
+class _Header:
+    """What the file of a tree holds beside its arrays."""
+
+    prompts: tuple[str, ...]
+    meta: TreeMeta
+
+
 def save_tree(tree: StateTree, path: Path) -> None:
     """Write `tree` to a safetensors file, whole or not at all.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    meta = {"prompts": list(tree.prompts), "meta": dataclasses.asdict(tree.meta)}
+    header = dataclasses.asdict(_Header(tree.prompts, tree.meta))
     arrays = {name: _narrowed(array) for name, array in _arrays(tree).items()}
-    write_atomically(path, lambda temporary: write_tensors(temporary, TREE_FORMAT, arrays, meta))
+    write_atomically(path, lambda temporary: write_tensors(temporary, TREE_FORMAT, arrays, header))
 
 
 def load_tree(path: Path) -> StateTree:
@@ -222,17 +231,18 @@ def load_tree(path: Path) -> StateTree:
         FileNotFoundError: no such file.
         ValueError: the file is damaged, changed, of another format version, or holds no tree.
     """
-    stored, header = read_tensors(path, TREE_FORMAT)
+    stored, meta = read_tensors(path, TREE_FORMAT)
     arrays: Arrays = {
         name: array.astype(np.int64) if array.dtype == np.int32 else array for name, array in stored.items()
     }
     try:
+        header = read_as(_Header, meta, "its header")
         count = sum(1 for name in arrays if name.endswith(".cover"))
         tree = StateTree(
             blocks=tuple(_block(arrays, number) for number in range(count)),
             prior=arrays["prior"],
-            prompts=tuple(header["prompts"]),
-            meta=TreeMeta(**header["meta"]),
+            prompts=header.prompts,
+            meta=header.meta,
         )
         check_tree(tree)
     except KeyError as error:

@@ -157,7 +157,8 @@ def grow_tree(
             tokenizer_fingerprint=lm.tokenizer_fingerprint,
             block_length=settings.block_length,
             candidates=settings.candidates,
-            temperature=settings.temperature,
+            # As a file gives it back, so that the fingerprint stays.
+            temperature=float(settings.temperature),
             pool=settings.pool,
             beam_width=settings.beam_width if settings.pool == "top" else 0,
             context_length=max(map(len, prompt_contexts)) + (blocks - 1) * settings.block_length,
