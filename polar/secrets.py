@@ -28,7 +28,7 @@ from wm_env.json_values import read_as
 KEY_BYTES = 32
 NONCE_LIMIT = 1 << 64
 
-_KEY_KIND, _UNCHECKED_KEY_KIND = "covert-watermark key 2", "covert-watermark key 1"
+_KEY_KIND = "covert-watermark key 2"
 _LEDGER_KIND = "covert-watermark nonces 2"
 
 
@@ -71,12 +71,10 @@ def save_key(key: Key, path: Path) -> None:
 def load_key(path: Path) -> Key:
     """Read a key file: its kind, the secret in hexadecimal digits, and a check value of the secret, a line each.
 
-    Files of the first version have no check value. They are read, as texts that were made with them need them.
-
     Raises:
         FileNotFoundError: no such file.
         PermissionError: others than the owner can read it.
-        ValueError: it is not a key file, or damaged.
+        ValueError: it is not a key file, one of another version, or damaged.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such key file; make one with `python -m polar keygen FILE`")
@@ -86,11 +84,11 @@ def load_key(path: Path) -> Key:
     if mode & 0o077:
         raise PermissionError(f"{path} can be read by others (mode {mode:o}): chmod 600 {path}")
     kind, *rest = content.decode("ascii", "replace").splitlines() or [""]
-    if kind not in (_KEY_KIND, _UNCHECKED_KEY_KIND):
-        raise ValueError(f"{path} is not a key file: make one with `python -m polar keygen FILE`")
+    if kind != _KEY_KIND:
+        raise ValueError(f"{path} is not a key file of this version: make a new key with `python -m polar keygen FILE`")
     try:
         key = Key(bytes.fromhex(rest[0]))
-        if rest[1:] != ([_check_value(key)] if kind == _KEY_KIND else []):
+        if rest[1:] != [_check_value(key)]:
             raise ValueError
     except (ValueError, IndexError):
         raise ValueError(f"{path} is damaged: copy the key file again") from None
@@ -168,11 +166,11 @@ class KeyStream:
 
 @dataclass(frozen=True)
 class _LedgerFile:
-    """What the file of a ledger holds; the first version had no check value, the fingerprint of all else."""
+    """What the file of a ledger holds; the check value is the fingerprint of all else."""
 
-    kind: Literal["covert-watermark nonces 1", "covert-watermark nonces 2"]
+    kind: Literal["covert-watermark nonces 2"]
     used: tuple[int, ...]
-    check: str | None = None
+    check: str
 
 
 class NonceLedger:
@@ -263,7 +261,7 @@ def _read_ledger(path: Path) -> set[int]:
         if wrong := [nonce for nonce in stored.used if not 0 <= nonce < NONCE_LIMIT]:
             raise ValueError(f"{path}: nonce {wrong[0]} is none")
         content = {"kind": stored.kind, "used": stored.used}
-        if stored.check != (fingerprint({}, content) if stored.kind == _LEDGER_KIND else None):
+        if stored.check != fingerprint({}, content):
             raise ValueError(f"{path}: the nonces do not fit their check value")
         return set(stored.used)
     except ValueError as error:

@@ -15,7 +15,7 @@ from polar import commands, progress
 from polar.__main__ import main
 from polar.embedding import embed_with_retries
 from polar.framing import BitString, parse_bits
-from polar.secrets import Key, NonceLedger, load_key, open_ledger, save_key
+from polar.secrets import Key, NonceLedger, ledger_beside, load_key, open_ledger, save_key
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +102,9 @@ def test_a_nonce_that_the_receiver_does_not_try_is_told(run, key, model, tmp_pat
     """Both ends do without --nonce for the first 16 messages of a key; for the 17th they are told what to do."""
     options = ("--key", key, "--model", model, "--prompt", "a")
     embed, text = ("embed", *options, "--message", "x"), tmp_path / "text"
-    key.with_name(key.name + ".nonces").write_text(
-        json.dumps({"kind": "covert-watermark nonces 1", "used": [*range(15)]})
-    )
+    with open_ledger(ledger_beside(key)) as ledger:
+        for nonce in range(15):
+            ledger.record(nonce)
     code, out, err = run(*embed)
     assert "nonce 15:" in err
     assert "--nonce" not in err
@@ -211,7 +211,8 @@ def test_what_is_written_replaces_nothing_that_is_read(run, key, model, tmp_path
     prompt, message, weights = tmp_path / "prompt.txt", tmp_path / "message.bin", Path(model) / "model.safetensors"
     prompt.write_bytes(b"the year")
     # What a ledger looks like, so that nothing else stops the command from writing one there.
-    message.write_text('{"kind": "covert-watermark nonces 1", "used": [1, 2]}')
+    with open_ledger(message) as ledger:
+        ledger.record(1)
     (tmp_path / "link").symlink_to(prompt)
     victims = {"key": key, "prompt": prompt, "message": message, "model": weights, "link": tmp_path / "link"}
     before = {path: path.read_bytes() for path in victims.values()}

@@ -70,16 +70,13 @@ def test_no_damage_gives_another_key(tmp_path_factory, data):
         assert re.search("damaged|not a key file", str(error))  # noqa: PT017  (either may be)
 
 
-def test_keys_of_the_first_version_are_read(tmp_path):
+def test_keys_without_a_check_value_are_refused(tmp_path):
     path = tmp_path / "old.key"
-    for rest, whole in (("ab" * 32 + "\n", True), ("ab" * 31 + "\n", False), ("ab" * 32 + "\n0\n", False)):
-        path.write_text("covert-watermark key 1\n" + rest)
+    for kind, says in (("key 1", "of this version: make a new key with `python -m polar keygen"), ("key 2", "damaged")):
+        path.write_text(f"covert-watermark {kind}\n{'ab' * 32}\n")
         path.chmod(0o600)
-        if whole:
-            assert load_key(path) == Key(b"\xab" * 32)
-        else:
-            with pytest.raises(ValueError, match="damaged"):
-                load_key(path)
+        with pytest.raises(ValueError, match=says):
+            load_key(path)
 
 
 def test_two_keys_differ():
@@ -190,19 +187,22 @@ def test_no_damage_gives_a_ledger_of_other_nonces(tmp_path_factory, data):
         assert [nonce for nonce in range(200) if ledger.is_used(nonce)] == [0, 1, 12]
 
 
-def test_a_ledger_of_the_first_version_is_read_and_written_anew(tmp_path):
+def ledger_file(used, kind="covert-watermark nonces 2"):
+    """A ledger with a check value that fits."""
+    content = {"kind": kind, "used": used}
+    return json.dumps(content | {"check": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()})
+
+
+def test_a_ledger_is_read_and_written_anew_with_its_check_value(tmp_path):
     path = tmp_path / "nonces"
-    path.write_text('{"kind": "covert-watermark nonces 1", "used": [3, 0]}')
+    path.write_text(ledger_file([3, 0]))
     with open_ledger(path) as ledger:
         assert [ledger.is_used(nonce) for nonce in range(4)] == [True, False, False, True]
         ledger.record(1)
     stored = json.loads(path.read_text())
-    assert (stored["kind"], stored["used"]) == ("covert-watermark nonces 2", [0, 1, 3])
+    assert stored == json.loads(ledger_file([0, 1, 3]))
     path.write_text(json.dumps(stored | {"used": [0, 1]}))
     with pytest.raises(ValueError, match=r"do not fit their check value; .*restore it, or use a new key"):
-        open_ledger(path).__enter__()
-    path.write_text(json.dumps({name: value for name, value in stored.items() if name != "check"}))
-    with pytest.raises(ValueError, match="do not fit their check value"):
         open_ledger(path).__enter__()
 
 
@@ -261,22 +261,27 @@ def test_a_key_with_several_names_has_no_ledger_beside_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "says"),
     [
-        "",
-        "[]",
-        '{"kind": "covert-watermark nonces 1", "used": [3], "used": []}',
-        "[" * 100_000,
-        '{"kind": "other", "used": []}',
-        '{"kind": "covert-watermark nonces 1"}',
-    ]
-    + [
-        '{"kind": "covert-watermark nonces 1", "used": ' + used + "}"
-        for used in ('"123"', '[0.7, true, "1"]', "[true]", '{"0": 1}', "[-5, 0]", "[18446744073709551616]", "[1e400]")
+        ("", "is not JSON"),
+        ("[]", r"is \[\], an object is needed"),
+        ('{"kind": "covert-watermark nonces 2", "used": [3], "used": []}', "the name 'used' is there twice"),
+        ("[" * 100_000, "nested too deeply"),
+        (ledger_file([], "other"), "kind is 'other'"),
+        (ledger_file([3], "covert-watermark nonces 1"), "kind is 'covert-watermark nonces 1'"),
+        ('{"kind": "covert-watermark nonces 2", "check": ""}', "used is missing"),
+        ('{"kind": "covert-watermark nonces 2", "used": [3]}', "check is missing"),
+        (ledger_file("123"), "used is '123', a list is needed"),
+        (ledger_file([0.7, True, "1"]), r"used\[0\] is 0.7"),
+        (ledger_file([True]), r"used\[0\] is True"),
+        (ledger_file({"0": 1}), "used is {'0': 1}, a list is needed"),
+        (ledger_file([0, -5]), "nonce -5 is none"),
+        (ledger_file([2**64]), "nonce 18446744073709551616 is none"),
+        (ledger_file([float("inf")]), r"used\[0\] is inf"),
     ],
 )
-def test_a_damaged_ledger_is_refused(tmp_path, content):
+def test_a_damaged_ledger_is_refused(tmp_path, content, says):
     (tmp_path / "nonces").write_text(content)
-    with pytest.raises(ValueError, match="not a ledger"), open_ledger(tmp_path / "nonces"):
+    with pytest.raises(ValueError, match=f"{says}.*not a ledger"), open_ledger(tmp_path / "nonces"):
         pass
     assert (tmp_path / "nonces").read_text() == content
