@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import json
 import math
@@ -42,6 +43,26 @@ def test_written_files_are_ordinary(tmp_path):
     write_text(tmp_path / "file.txt", "grüße\n")
     assert (tmp_path / "file.txt").read_bytes() == "grüße\n".encode()
     assert stat.S_IMODE((tmp_path / "file.txt").stat().st_mode) == stat.S_IMODE(ordinary.stat().st_mode)
+
+
+def test_a_folder_without_read_permission_is_written_too(tmp_path, monkeypatch):
+    open_file, waits = os.open, []
+
+    def open_as_its_owner(path, flags, *others, **names):
+        """Root may read every folder."""
+        if flags == os.O_RDONLY and os.path.isdir(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return open_file(path, flags, *others, **names)
+
+    monkeypatch.setattr(os, "open", open_as_its_owner)
+    monkeypatch.setattr(os, "sync", lambda: waits.append((tmp_path / "drop" / "file.txt").read_text()))
+    (tmp_path / "drop").mkdir(mode=0o300)
+    try:
+        write_text(tmp_path / "drop" / "file.txt", "written")
+    finally:
+        (tmp_path / "drop").chmod(0o700)
+    assert waits == ["written"]
+    assert [path.name for path in (tmp_path / "drop").iterdir()] == ["file.txt"]
 
 
 def test_links_stay_links(tmp_path):

@@ -10,7 +10,7 @@ from wm_env.law import state_reach
 from wm_env.lm.crew import Crew
 from wm_env.lm.load import load_lm
 from wm_env.lm.states import batches, grow_tree, pool_law
-from wm_env.tree import check_tree
+from wm_env.tree import check_tree, load_tree, save_tree
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,12 @@ def test_every_state_has_the_law_of_its_context(lm):
     assert tree.prior.tolist() == [1 / 6] * 6
     assert tree.prompts == PROMPTS
     assert tree.meta.context_length == len("fade") + 2
+
+
+def test_a_temperature_that_is_whole_is_the_one_that_the_file_gives_back(lm, tmp_path):
+    tree = grow_tree(lm, PROMPTS[:1], letters_settings(temperature=2), blocks=1, batch_size=4).tree
+    save_tree(tree, tmp_path / "tree")
+    assert load_tree(tmp_path / "tree").fingerprint == tree.fingerprint
 
 
 def test_equal_texts_have_equal_symbols_in_all_states(lm):

@@ -65,6 +65,9 @@ def sync_folder(folder: Path) -> None:
     """
     try:
         _sync(folder)
+    except PermissionError:
+        # Files can be made in a folder that cannot be opened, one without read permission: wait for all disks.
+        os.sync()
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
