@@ -5,7 +5,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from torch import Tensor
 from agents.progress import say
 from agents.settings import RunSettings
 from wm_env.files import locked_folder, read_json, write_atomically, write_json
-from wm_env.json_values import entry
+from wm_env.json_values import entry, read_as
 from wm_env.tensors import FileFormat, read_tensors, write_tensors
 from wm_env.tree import StateTree, save_tree
 
@@ -61,6 +61,19 @@ class RunFolder:
         return self.path / "checkpoint.safetensors"
 
 
+@dataclass(frozen=True)
+class _Config:
+    """What config.json holds; `agents.settings` checks the settings."""
+
+    version: int
+    settings: dict[str, Any]
+    tree_fingerprint: str
+    model: str
+    model_fingerprint: str
+    versions: dict[str, Any]
+    command: tuple[str, ...]
+
+
 def create_run(path: Path, tree: StateTree, settings: Mapping[str, Any], command: Sequence[str]) -> RunFolder:
     """Make a new run folder with its tree and its configuration.
 
@@ -69,16 +82,16 @@ def create_run(path: Path, tree: StateTree, settings: Mapping[str, Any], command
         OSError: it cannot be written; nothing is left behind.
     """
     run = RunFolder(path)
-    config = {
-        "version": CONFIG_VERSION,
-        "settings": dict(settings),
-        "tree_fingerprint": tree.fingerprint,
-        "model": tree.meta.model,
-        "model_fingerprint": tree.meta.model_fingerprint,
-        "versions": versions(),
+    config = _Config(
+        version=CONFIG_VERSION,
+        settings=dict(settings),
+        tree_fingerprint=tree.fingerprint,
+        model=tree.meta.model,
+        model_fingerprint=tree.meta.model_fingerprint,
+        versions=versions(),
         # As file names are: what is not UTF-8 is spelt out.
-        "command": [os.fsencode(word).decode("utf-8", "backslashreplace") for word in command],
-    }
+        command=tuple(os.fsencode(word).decode("utf-8", "backslashreplace") for word in command),
+    )
     taken = FileExistsError(f"{path} exists already: choose another --run, or continue that run with --resume")
     if path.exists() and not path.is_dir():
         raise taken
@@ -88,7 +101,7 @@ def create_run(path: Path, tree: StateTree, settings: Mapping[str, Any], command
             raise taken
         with discarded_on_failure(run):
             save_tree(tree, run.tree)
-            write_json(run.config, config)
+            write_json(run.config, asdict(config))
     return run
 
 
@@ -155,14 +168,12 @@ def read_config(run: RunFolder) -> dict[str, Any]:
         raise FileNotFoundError(f"{run.path} holds no run (no {run.config.name}): start one without --resume")
     try:
         config = read_json(run.config)
-        version = entry(config, "version", int, run.config)
-        for name, kind in (("settings", dict[str, Any]), ("tree_fingerprint", str)):
-            entry(config, name, kind, run.config)
+        if (version := entry(config, "version", int, run.config)) == CONFIG_VERSION:
+            read_as(_Config, config, run.config)
+            return config
     except ValueError as error:
         raise ValueError(f"{error}; the configuration is damaged: start a new run") from None
-    if version != CONFIG_VERSION:
-        raise ValueError(f"{run.config} has version {version}, this program reads {CONFIG_VERSION}: start a new run")
-    return config
+    raise ValueError(f"{run.config} has version {version}, this program reads {CONFIG_VERSION}: start a new run")
 
 
 def save_checkpoint(run: RunFolder, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:

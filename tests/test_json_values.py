@@ -43,7 +43,7 @@ def test_what_was_written_comes_back(value):
     assert read_as(Outer, parse_json(json.dumps(asdict(value)), "f"), "f") == value
 
 
-@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "x", b"\xff", "9" * 5000])
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "x", b"\xff", "9" * 5000, "NaN", '{"a": [-Infinity]}'])
 def test_what_is_no_json(text):
     with pytest.raises(ValueError, match=r"^f\.json is not JSON: .*$"):
         parse_json(text, "f.json")

@@ -51,12 +51,39 @@ def test_missing_run_and_damaged_configuration(tmp_path, small_tree):
     run.config.write_text(text[: len(text) // 2])
     with pytest.raises(ValueError, match="damaged"):
         read_config(run)
-    run.config.write_text(json.dumps({**json.loads(text), "version": 99}))
+    run.config.write_text(json.dumps({**json.loads(text), "more": 1, "version": 99}))
     with pytest.raises(ValueError, match="version 99"):
         read_config(run)
     run.config.unlink()
     with pytest.raises(FileNotFoundError, match="holds no run"):
         read_config(run)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("more", 1, "more is unknown"),
+        ("version", True, "version is True, an integer is needed"),
+        ("settings", [], r"settings is \[\], an object is needed"),
+        ("tree_fingerprint", None, "tree_fingerprint is None, text is needed"),
+        ("model", 5, "model is 5, text is needed"),
+        ("model_fingerprint", "\ud800", "model_fingerprint is "),
+        ("versions", "2.13", "versions is '2.13', an object is needed"),
+        ("versions", {"torch": float("nan")}, "is not JSON: NaN is no number"),
+        ("command", "train.py", "command is 'train.py', a list is needed"),
+        ("command", ["train.py", 1], r"command\[1\] is 1, text is needed"),
+    ],
+)
+def test_a_configuration_that_lacks_an_entry_or_has_another_is_refused(tmp_path, small_tree, name, value, says):
+    run = make(tmp_path / "one", small_tree)
+    config = json.loads(run.config.read_text())
+    run.config.write_text(json.dumps(config | {name: value}))
+    with pytest.raises(ValueError, match=f"config.json.*{says}.*; the configuration is damaged: start a new run"):
+        read_config(run)
+    for missing in config:
+        run.config.write_text(json.dumps({entry: config[entry] for entry in config if entry != missing}))
+        with pytest.raises(ValueError, match=f"config.json: {missing} is missing; the configuration is damaged"):
+            read_config(run)
 
 
 def test_checkpoint_round_trip_and_damage(tmp_path, small_tree):

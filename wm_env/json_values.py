@@ -10,7 +10,7 @@ import json
 import math
 import reprlib
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def parse_json(text: str | bytes, source: object) -> Any:
         ValueError: it is not JSON (UTF-8), nested too deeply, or an object has a name twice; `source` names it.
     """
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
     except ValueError as error:
         raise ValueError(f"{source} is not JSON: {error}") from None
     except RecursionError:
@@ -47,6 +47,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"the name {reprlib.repr(name)} is there twice in one object")
         found[name] = value
     return found
+
+
+def _no_number(name: str) -> NoReturn:
+    """NaN and Infinity, which Python would read although JSON cannot say them."""
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def read_as(kind: type[T] | UnionType, value: object, source: object, name: str = "") -> T:
