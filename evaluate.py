@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from wm_env.startup import INTERRUPTED, quitting_on_interrupt, run_command, silence_output, tell, tell_failure
 
@@ -11,6 +11,9 @@ with quitting_on_interrupt(__name__):
     import tyro
 
     from wm_env.help import paragraph_help
+
+if TYPE_CHECKING:
+    from polar.adaptive import AdaptiveSettings
 
 
 @paragraph_help
@@ -41,6 +44,9 @@ class Options:
     """Most block error of a state with "auto", as seen by a decoder that knows the state; 0 is exact."""
     auto_tv: float = 0.0
     """Most total variation that "auto" may add in a state to what the law itself spends there."""
+    auto_dither: int | None = None
+    """Bits of a block's key beyond the pad that both ends know with "auto", 0 to 8; those that the law was planned with
+    if left out."""
     transmissions: int = 1000
     """Monte Carlo transmissions (texts) per operating point; 0 for none."""
     seed: int = 0
@@ -66,13 +72,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with quitting_on_interrupt(__name__):
         options = tyro.cli(Options, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
         # Imported only now, so that --help does not wait for torch.
-        from polar.run_evaluation import Request, evaluate_run, newest_run
+        from polar.adaptive import AdaptiveSettings
+        from polar.run_evaluation import Request, evaluate_run, newest_run, planned_dither
 
     try:
         run = options.run if options.run is not None else newest_run(Path("runs"))
         out = options.out if options.out is not None else run / "evaluation"
+        adaptive = AdaptiveSettings(
+            block_error=options.auto_error,
+            extra_variation=options.auto_tv,
+            dither_bits=planned_dither(run) if options.auto_dither is None else options.auto_dither,
+            transmissions=options.transmissions,
+            seed=options.seed,
+        )
         if options.live:
-            return live(options, run, out)
+            return live(options, run, out, adaptive)
         request = Request(
             message_bits=options.message_bits,
             keys=options.keys,
@@ -80,8 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             knowledge=options.knowledge,
             surplus=options.surplus,
             thresholds=options.thresholds,
-            auto_error=options.auto_error,
-            auto_variation=options.auto_tv,
+            adaptive=adaptive,
             transmissions=options.transmissions,
             seed=options.seed,
         )
@@ -96,10 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def live(options: Options, run: Path, out: Path) -> int:
+def live(options: Options, run: Path, out: Path, adaptive: "AdaptiveSettings") -> int:
     """Evaluate with the language model; returns the exit code: 0 done, 130 interrupted."""
     with quitting_on_interrupt(__name__):
-        from polar.adaptive import AdaptiveSettings
         from polar.live.run import evaluate_live
         from polar.live.session import LiveRequest
 
@@ -110,7 +122,7 @@ def live(options: Options, run: Path, out: Path) -> int:
         model=options.model,
         device=options.device,
         message_bits=options.message_bits[0] if options.message_bits else None,
-        adaptive=AdaptiveSettings(options.auto_error, options.auto_tv),
+        adaptive=adaptive,
         thresholds=options.thresholds,
         decoders=options.decoder,
         knowledge=options.knowledge,

@@ -1,8 +1,9 @@
 """Message lengths that follow the state: as many error-free bits as a total-variation budget buys, as one law.
 
 A state carries l bits without error at the price of 1 - P0(l) units of total variation, P0 the value of its best
-partition into 2^l bins. So every state offers steps, so many bits for so much budget, and the budget goes to the
-cheapest steps of all states first. The law of a state is the coded planner's for its own length; message sets of
+partition into 2^l bins, or, with shared dither, of 1 - U(l), which is 0 for every l <= H_min (`wm_env.limits`). So
+every state offers steps, so many bits for so much budget, and the budget goes to the cheapest steps of all states
+first. The law of a state is the coded planner's for its own length; message sets of
 shorter messages are the beginnings of longer ones, so one law and one message set serve all lengths, and the decoder
 finds the length in the law (`polar.adaptive`). States that it may take for each other, since some received text leads
 to both, get one length, and what they share has one word.
@@ -10,7 +11,6 @@ to both, get one length, and what they share has one word.
 
 import dataclasses
 import heapq
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,15 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agents.coded_planner import plan_coded
-from agents.word_maps import alike_states
-from wm_env.coded import coded_law, label_bits
+from agents.coded_planner import slotted_channel, wrong_mass
+from agents.word_maps import alike_states, map_words
+from wm_env.coded import label_bits
 from wm_env.information import total_variation
-from wm_env.law import JointLaw, induced_cover, roll_out, state_reach
+from wm_env.law import JointLaw, roll_out, state_reach
 from wm_env.optimum import COST_RESOLUTION, check_budget
-from wm_env.tree import Floats, Ints, StateTree, number_paths
+from wm_env.tree import Floats, Ints, StateTree, TreeBlock, number_paths
 
-_ROUNDING = 1e-9
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,19 @@ class _Offer:
     p_candidate: Tensor
 
 
-def plan_adaptive(tree: StateTree, epsilon: float, gamma: float = 1.0, labels: int | None = None) -> AdaptivePlan:
+def plan_adaptive(
+    tree: StateTree, epsilon: float, gamma: float = 1.0, labels: int | None = None, dither_bits: int = 0
+) -> AdaptivePlan:
     """Lengths and laws with as many error-free bits as `epsilon` buys.
 
     Args:
         tree: the states and their covers.
-        epsilon: bound on sum_b gamma^b c_b, b = 1..B; 0 buys l bits only where the candidates divide evenly into 2^l.
+        epsilon: bound on sum_b gamma^b c_b, b = 1..B; 0 buys l bits only where the candidates divide evenly into 2^l,
+            or with dither where no candidate exceeds 2^-l.
         gamma: discount, in (0, 1].
         labels: M, a power of two; by default all words of a block, 2^L. Lengths go up to log2 M.
+        dither_bits: d, bits of the key beyond the pad that the decoder knows. A word of l bits has a schedule of
+            min(2^d, M / 2^l) slots, which has to be fine enough for the state, so M = 2^(l + d) is enough.
 
     Raises:
         ValueError: a negative budget, a discount outside (0, 1], or labels that are no power of two.
@@ -69,7 +74,8 @@ def plan_adaptive(tree: StateTree, epsilon: float, gamma: float = 1.0, labels: i
     check_budget(epsilon, gamma)
     count = 1 << tree.block_length if labels is None else labels
     longest = min(label_bits(count), int(np.log2(tree.meta.candidates)))
-    offers = [_free_offers(tree, count), *(_offers(tree, bits, count) for bits in range(1, longest + 1))]
+    paid = (_offers(tree, bits, count, dither_bits) for bits in range(1, longest + 1))
+    offers = [_free_offers(tree, count), *paid]
     prices = [np.stack([of_length[number].price for of_length in offers], 1) for number in range(len(tree.blocks))]
     groups = [alike_states(block.cover, seen) for block, seen in zip(tree.blocks, number_paths(tree), strict=True)]
     lengths: list[Ints] = []
@@ -164,15 +170,48 @@ def _free_offers(tree: StateTree, count: int) -> list[_Offer]:
     return [_Offer(np.zeros(len(cover)), cover[:, None].expand(-1, count, -1)) for cover in covers]
 
 
-def _offers(tree: StateTree, bits: int, count: int) -> list[_Offer]:
-    """The laws with l bits that a budget without bound makes free of errors."""
-    law = plan_coded(tree, bits, float(len(tree.blocks)), labels=count, seen=number_paths(tree)).law
-    sets: Sequence[tuple[int, ...]] = law.message_sets or ()
-    offers = []
-    for block, positions in zip(law.blocks, sets, strict=True):
-        coded = coded_law(block, law.block_length, positions)
-        error = (coded.p_candidate.sum(1) - coded.p_candidate.amax(1)).sum(1) / coded.labels
-        price = total_variation(induced_cover(coded), coded.cover)
-        price = torch.where(price <= COST_RESOLUTION, 0, price).where(error <= _ROUNDING, torch.inf)
-        offers.append(_Offer(price.numpy(), block.p_candidate))
-    return offers
+def _offers(tree: StateTree, bits: int, count: int, dither_bits: int) -> list[_Offer]:
+    """The laws with l bits that are free of errors for a decoder that knows the path and the dither."""
+    slots = min(1 << dither_bits, count >> bits)
+    views = zip(tree.blocks, number_paths(tree), state_reach(tree), strict=True)
+    return [_cheapest(block, seen, reach, bits, slots, count) for block, seen, reach in views]
+
+
+def _cheapest(block: TreeBlock, seen: Ints, reach: Floats, bits: int, slots: int, count: int) -> _Offer:
+    """The cheaper of two budgets that leaves a group of states without errors.
+
+    What pays for everything that is wrong is always enough where any is. What pays for candidates above 2^-l only is
+    enough where the slots cure the rest.
+    """
+    words = map_words(block.cover, seen, reach, bits)
+    wrong = wrong_mass(block.cover, words, bits)
+    price = np.full(len(wrong), np.inf)
+    channel = np.zeros((len(wrong), 1 << bits, slots, block.cover.shape[1]))
+    for budget in (wrong.sum(1), wrong[:, 1:].sum(1)):
+        made, _ = slotted_channel(block.cover, words, seen, reach, bits, budget, slots)
+        good = _found_always(made, seen, alike_states(block.cover, seen))
+        spent = total_variation(torch.from_numpy(made[good].mean((1, 2))), torch.from_numpy(block.cover[good])).numpy()
+        price[good], channel[good] = np.where(spent <= COST_RESOLUTION, 0, spent), made[good]
+    labels = torch.from_numpy(channel).repeat_interleave(count // (slots << bits), dim=2)
+    return _Offer(price, labels.flatten(1, 2))
+
+
+def _found_always(channel: Floats, seen: Ints, group: Ints) -> NDArray[np.bool_]:
+    """States in which, and in all states of whose group, a decoder that knows the slot always finds the word; (N,).
+
+    Args:
+        channel: P(x | w, j), shape (N, 2^l, J, Q).
+        seen: number of what the decoder sees of a candidate, shape (N, Q).
+        group: number of the group of every state, shape (N,).
+    """
+    _, count, slots, _ = channel.shape
+    sent, word = channel.sum(1), channel.argmax(1)
+    wrong = (sent - channel.max(1)).sum((1, 2)) > _ROUNDING * count * slots
+    state, slot, place = np.nonzero(sent > _ROUNDING)
+    number, its_word = seen[state, place] * slots + slot, word[state, slot, place]
+    least, most = np.full((seen.max() + 1) * slots, count), np.full((seen.max() + 1) * slots, -1)
+    np.minimum.at(least, number, its_word)
+    np.maximum.at(most, number, its_word)
+    wrong[state[(least < most)[number]]] = True
+    all_found: NDArray[np.bool_] = np.bincount(group, weights=wrong) == 0
+    return all_found[group]

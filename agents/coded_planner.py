@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from agents.couplings import break_ties, lend, spend
@@ -91,7 +92,7 @@ def plan_coded(
         for block, numbers, probs, bits in zip(tree.blocks, seen, state_reach(tree), lengths, strict=True)
     ]
     wrong = [
-        _wrong_mass(block.cover, words, bits) for block, words, bits in zip(tree.blocks, maps, lengths, strict=True)
+        wrong_mass(block.cover, words, bits) for block, words, bits in zip(tree.blocks, maps, lengths, strict=True)
     ]
     left = epsilon
 
@@ -104,7 +105,9 @@ def plan_coded(
         left -= float(weights[0] @ budget)
         slots = count >> lengths[number]
         chances = state_probs.numpy()
-        channel = _word_channel(block.cover, maps[number], seen[number], chances, lengths[number], budget, slots)
+        channel = break_ties(
+            *slotted_channel(block.cover, maps[number], seen[number], chances, lengths[number], budget, slots)
+        )
         p_candidate = torch.from_numpy(channel).reshape(len(channel), count, -1)
         return p_candidate.new_full((len(channel), count), 1 / count), p_candidate
 
@@ -120,11 +123,16 @@ def _success(coded: BlockLaw) -> float:
     return float(coded.state_probs @ right)
 
 
-def _wrong_mass(cover: Floats, words: Ints, message_bits: int) -> Floats:
-    """Wrongly decoded mass that a budget can set right, shape (N, l + 1).
+def wrong_mass(cover: Floats, words: Ints, message_bits: int) -> Floats:
+    """Wrongly decoded mass that a budget can set right, shape (N, l + 1), in [0, 1].
 
     Columns 1..l: the mass with so many wrong bits that candidates above 2^-l cannot avoid. Column 0: what is left, the
-    unevenness of the best partition, which shared dither cures as well.
+    unevenness of the partition, which shared dither cures as well.
+
+    Args:
+        cover: p(x|s), shape (N, Q).
+        words: word of every candidate, shape (N, Q), -1 where the cover is 0.
+        message_bits: l.
     """
     loads = word_loads(words, cover, message_bits)
     cap = 2.0**-message_bits
@@ -140,7 +148,7 @@ def _spread(budget: float, weights: Sequence[Floats], wrong: Sequence[Floats]) -
     Args:
         budget: what is left of epsilon.
         weights: gamma^b Z(s) of every block.
-        wrong: see `_wrong_mass`, one array for each block.
+        wrong: see `wrong_mass`, one array for each block.
     """
     bits = max(mass.shape[1] for mass in wrong)
     mass = np.concatenate([np.pad(each, ((0, 0), (0, bits - each.shape[1]))) for each in wrong])
@@ -154,16 +162,30 @@ def _spread(budget: float, weights: Sequence[Floats], wrong: Sequence[Floats]) -
     return np.split(spent, np.cumsum([len(each) for each in wrong])[:-1])
 
 
-def _word_channel(
+def slotted_channel(
     cover: Floats, words: Ints, seen: Ints, state_probs: Floats, message_bits: int, budget: Floats, slots: int
-) -> Floats:
-    """P(x | w, j), shape (N, 2^l, J, Q), with `budget` (N,) of total variation; see `agents.schedules`."""
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """P(x | w, j), shape (N, 2^l, J, Q), at a given total variation of every state; see `agents.schedules`.
+
+    Also which states have a word with more than 2^-l, shape (N,): they err, unless the decoder knows the slot j and the
+    schedule works out.
+
+    Args:
+        cover: p(x|s), shape (N, Q).
+        words: word of every candidate, shape (N, Q), -1 where the cover is 0.
+        seen: number of what the decoder sees of a candidate, shape (N, Q).
+        state_probs: how much the states count, shape (N,).
+        message_bits: l.
+        budget: total variation of every state, shape (N,), at most the sum of its `wrong_mass`.
+        slots: J >= 1.
+    """
     shared = sharing_states(cover, seen) > 1
     wrong = 1 - budget - np.minimum(word_loads(words, cover, message_bits), 2.0**-message_bits).sum(1)
     words = words.copy()
     for state in np.nonzero(~shared.any(1) & (wrong > _ROUNDING))[0]:
         words[state] = pack_words(cover[state], words[state], message_bits, budget[state])
     channel = np.empty((len(cover), 1 << message_bits, slots, cover.shape[1]))
+    lending = np.empty(len(cover), dtype=np.bool_)
     group = alike_states(cover, seen)
     for part in _parts(group):
         law = spend(cover[part], words[part], message_bits, budget[part])
@@ -174,9 +196,9 @@ def _word_channel(
         placed = np.where(words[part] >= 0, np.take_along_axis(number, np.maximum(words[part], 0), axis=1), -1)
         loads = word_loads(placed, law, message_bits)
         flows = lend(loads, np.full_like(loads, 2.0**-message_bits))
-        by_slot = slot_channel(law, placed, flows, slots, seen[part], state_probs[part])
-        channel[part] = break_ties(by_slot, flows.sum((1, 2)) > _ROUNDING)
-    return channel
+        channel[part] = slot_channel(law, placed, flows, slots, seen[part], state_probs[part])
+        lending[part] = flows.sum((1, 2)) > _ROUNDING
+    return channel, lending
 
 
 def _parts(group: Ints) -> list[Ints]:

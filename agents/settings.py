@@ -107,6 +107,9 @@ class RunSettings:
     message_bits: int | Literal["auto"] | None = None
     """l, message bits per block, for the coded objective only; 3 if not given. "auto" is for the planner: every state
     gets as many error-free bits as the budget buys."""
+    dither_bits: int = 0
+    """d, with --message-bits auto: bits of a block's key beyond the pad, which the receiver knows too. They let states
+    with uneven candidates carry bits at total variation 0; use 2^d times as many --labels as words."""
     seed: int = 0
     """Seed of the initial policy, the only random thing in the algorithm."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -206,6 +209,18 @@ class RunSettings:
             raise ValueError(f"message_bits={self.message_bits}: the gp objective has none; add --objective coded")
         if self.message_bits == "auto" and self.agent != "planner":
             raise ValueError("message_bits=auto: only the planner chooses lengths; add --agent planner, or a number")
+        if self.dither_bits and self.message_bits != "auto":
+            raise ValueError(f"dither_bits={self.dither_bits}: only --message-bits auto plans for dither; leave it out")
+        if self.dither_bits:
+            _check_dither(self.dither_bits)
+
+
+def _check_dither(bits: int) -> None:
+    # Imported only here, for its torch: see above.
+    from wm_env.problem import MOST_DITHER_BITS
+
+    if not 0 <= bits <= MOST_DITHER_BITS:
+        raise ValueError(f"dither_bits={bits}: 0 to {MOST_DITHER_BITS} are possible")
 
 
 def _check_numbers(wanted: str, is_right: Callable[[float], bool], **values: float) -> None:

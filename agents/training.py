@@ -143,7 +143,7 @@ def _train_planner(run: Run) -> Evaluation:
     settings, tree = run.settings, run.problem.tree
     message_bits = None
     if settings.message_bits == "auto":
-        planned = plan_adaptive(tree, settings.epsilon, settings.gamma, settings.labels)
+        planned = plan_adaptive(tree, settings.epsilon, settings.gamma, settings.labels, settings.dither_bits)
         blocks, message_bits = planned.law.blocks, planned.bits
     elif (bits := settings.coded_bits) is not None:
         blocks = plan_coded(tree, bits, settings.epsilon, settings.gamma, settings.labels).law.blocks

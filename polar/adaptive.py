@@ -1,9 +1,11 @@
 """Messages whose length follows the state: every state carries the most bits that it carries well enough.
 
 Both ends derive the lengths from the law, so nothing about them is sent. The decoder first decides on the state, from
-the symbols received so far, then reads the message with that state's length.
+the symbols received so far, then reads the message with that state's length. A message is padded with as many key bits;
+further ones may be dither, see `polar.codec`, which both ends know.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +21,9 @@ from polar.montecarlo import block_interval
 from wm_env.coded import label_bits
 from wm_env.information import total_variation
 from wm_env.law import BlockLaw, JointLaw, induced_cover
-from wm_env.tree import Ints, StateTree
+from wm_env.limits import error_free_bits
+from wm_env.problem import MOST_DITHER_BITS
+from wm_env.tree import Floats, Ints, StateTree
 
 _ROUNDING = 1e-9
 
@@ -31,19 +35,23 @@ class AdaptiveSettings:
     Attributes:
         block_error: most error of a decoder that knows the state, in [0, 1].
         extra_variation: most TV that the code may add in a state to what the law itself spends there, in [0, 1].
+        dither_bits: d, bits of a block's key beyond the pad, 0 to 8.
         transmissions: Monte Carlo transmissions (texts), 0 for none.
         seed: of the Monte Carlo.
 
     Raises:
-        ValueError: the error or the variation is no probability.
+        ValueError: the error or the variation is no probability, or dither bits out of range.
     """
 
     block_error: float = 0.0
     extra_variation: float = 0.0
+    dither_bits: int = 0
     transmissions: int = 1000
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.dither_bits <= MOST_DITHER_BITS:
+            raise ValueError(f"--auto-dither {self.dither_bits}: 0 to {MOST_DITHER_BITS} bits are possible")
         if not (0 <= self.block_error <= 1 and 0 <= self.extra_variation <= 1):
             raise ValueError("--auto-error and --auto-tv are probabilities, 0 to 1")
 
@@ -54,7 +62,9 @@ class AdaptivePoint:
 
     Attributes:
         mean_bits: E[l], bits per block.
+        limit: no code of a decoder that knows the state has more bits without error at `tv_mean`, with any key.
         longest: the most bits of any state.
+        dither_bits: d, bits of the key beyond the pad.
         share_by_length: probability of the states with 0, 1, ..., longest bits.
         ber: exact bit error rate: wrong bits over bits sent, all bits wrong where the decoder takes another length.
         bler: exact probability that a block has another length or a wrong bit.
@@ -67,7 +77,9 @@ class AdaptivePoint:
     """
 
     mean_bits: float
+    limit: float
     longest: int
+    dither_bits: int
     share_by_length: tuple[float, ...]
     ber: float
     bler: float
@@ -86,7 +98,7 @@ class AdaptiveCode:
     Attributes:
         lengths: l(s), shape (N,).
         codes: the code of every length 0, 1, ..., in that order.
-        channels: P(x | w, s) of the states with that length, shape (n, 2^l, Q) each, in the order of the states.
+        channels: P(x | w, d, s) of the states with that length, shape (n, 2^l, D, Q) each, in the order of the states.
     """
 
     lengths: Ints
@@ -108,6 +120,8 @@ def evaluate_adaptive(tree: StateTree, law: JointLaw, settings: AdaptiveSettings
         float(block.state_probs @ total_variation(sent, block.cover))
         for block, sent in zip(law.blocks, induced, strict=True)
     ]
+    variation = float(np.mean(variations))
+    covers = [block.cover.numpy() for block in law.blocks]
     text = text_variation(tree, [sent[:, None] for sent in induced])
     measured = _measure(law, codes, decoded, settings)
     longest = max(int(code.lengths.max()) for code in codes)
@@ -117,11 +131,13 @@ def evaluate_adaptive(tree: StateTree, law: JointLaw, settings: AdaptiveSettings
     ]
     return AdaptivePoint(
         mean_bits=bits,
+        limit=error_free_bits(covers, [block.state_probs.numpy() for block in law.blocks], variation),
         longest=longest,
+        dither_bits=settings.dither_bits,
         share_by_length=tuple(np.mean(shares, axis=0).tolist()),
         ber=wrong / bits if bits else 0.0,
         bler=blocks,
-        tv_mean=float(np.mean(variations)),
+        tv_mean=variation,
         tv_max=max(variations),
         tv_text=text,
         tv_untruncated_bound=untruncated_bound(tree, text),
@@ -148,11 +164,11 @@ def adapt_code(
     codes, channels = [], []
     for bits in range(most + 1):
         message_set = length_set(chain, bits) if chosen is None else tuple(chosen[:bits])
-        code = BlockCode(len(chain.given_state), message_set)
-        channel = code_channel(law, code)[:, :, 0]
-        # What every candidate says of the other words: exactly 0 if no two words share a candidate.
-        error = (channel.sum(1) - channel.amax(1)).sum(1) / code.words
-        added = total_variation(channel.mean(1), law.cover) - share
+        code = BlockCode(len(chain.given_state), message_set, dither_bits=settings.dither_bits)
+        channel = code_channel(law, code)
+        # What every candidate says of the other words: exactly 0 if no two words share a candidate at the same dither.
+        error = (channel.sum(1) - channel.amax(1)).mean(1).sum(1) / code.words
+        added = total_variation(channel.mean((1, 2)), law.cover) - share
         good = (error <= settings.block_error + _ROUNDING) & (added <= settings.extra_variation + _ROUNDING)
         lengths[good.numpy()] = bits
         codes.append(code)
@@ -162,26 +178,26 @@ def adapt_code(
 
 @dataclass(frozen=True)
 class Decoded:
-    """What a decoder returns when candidate x is sent in state s: a length and a word, shape (N, Q) each."""
+    """What a decoder returns when candidate x is sent in state s at dither d: length and word, shape (N, Q, D) each."""
 
     lengths: Ints
     words: Ints
 
 
 def fixed_code(law: BlockLaw, code: BlockCode) -> AdaptiveCode:
-    """The code that has the length of `code`, which has no surplus, in every state."""
+    """The code that has the length of `code`, which has no frozen bits, in every state."""
     states, candidates = law.cover.shape
     bits = len(code.message_set)
-    shorter = [BlockCode(code.block_length, code.message_set[:few]) for few in range(bits)]
-    unused = [law.cover.new_zeros(0, each.words, candidates) for each in shorter]
+    shorter = [dataclasses.replace(code, message_set=code.message_set[:few]) for few in range(bits)]
+    unused = [law.cover.new_zeros(0, each.words, 1 << code.dither_bits, candidates) for each in shorter]
     return AdaptiveCode(
         lengths=np.full(states, bits, dtype=np.int64),
         codes=(*shorter, code),
-        channels=(*unused, code_channel(law, code)[:, :, 0]),
+        channels=(*unused, code_channel(law, code)),
     )
 
 
-def send(law: BlockLaw, code: AdaptiveCode, states: Ints, words: Ints, rng: np.random.Generator) -> Ints:
+def send(law: BlockLaw, code: AdaptiveCode, states: Ints, words: Ints, dithers: Ints, rng: np.random.Generator) -> Ints:
     """Draw a candidate for each of T states, shape (T,); the encoder of `polar.codec` for every length.
 
     Args:
@@ -189,30 +205,41 @@ def send(law: BlockLaw, code: AdaptiveCode, states: Ints, words: Ints, rng: np.r
         code: of the block.
         states: rows of the law, shape (T,).
         words: message xor pad, in [0, 2^l(s)), shape (T,).
+        dithers: d, in [0, D), shape (T,).
         rng: the encoder's own randomness.
     """
     candidates = np.zeros_like(states)
     for bits, of_length in enumerate(code.codes):
         mine = code.lengths[states] == bits
         if mine.any():
-            none = np.zeros(mine.sum(), dtype=np.int64)
-            candidates[mine] = encode(law, of_length, states[mine], words[mine], none, rng).candidate
+            candidates[mine] = encode(law, of_length, states[mine], words[mine], dithers[mine], rng).candidate
     return candidates
 
 
 def decode_states(law: BlockLaw, code: AdaptiveCode, observation: Tensor) -> Decoded:
-    """Decide on (state, candidate) by the largest Z(s) P~(x|s) of all that look alike, then on its likeliest word."""
-    words = np.zeros(law.cover.shape, dtype=np.int64)
+    """Decide on (state, candidate) by the largest Z(s) P~(x|s,d) of all that look alike, then on its likeliest word."""
+    shape = (*law.cover.shape, 1 << code.codes[0].dither_bits)
+    words = np.zeros(shape, dtype=np.int64)
+    weight = np.zeros(shape)
     for bits, channel in enumerate(code.channels):
-        words[code.lengths == bits] = channel.argmax(1).numpy()
-    weight = (law.state_probs[:, None] * induced_law(code)).numpy().reshape(-1)
+        mine = code.lengths == bits
+        words[mine] = channel.argmax(1).mT.numpy()
+        weight[mine] = channel.mean(1).mT.numpy() * law.state_probs.numpy()[mine, None, None]
     seen = observation.numpy().reshape(-1)
+    columns = weight.reshape(len(seen), -1), words.reshape(len(seen), -1)
+    lengths = np.repeat(code.lengths, shape[1])
+    decided = [_likeliest(seen, by_dither) for by_dither in columns[0].T]
+    word = np.stack([column[winner] for column, winner in zip(columns[1].T, decided, strict=True)], axis=1)
+    return Decoded(np.stack([lengths[winner] for winner in decided], axis=1).reshape(shape), word.reshape(shape))
+
+
+def _likeliest(seen: Ints, weight: Floats) -> Ints:
+    """For every (state, candidate) the one with the largest weight of those that look alike; arrays of shape (N Q,)."""
     order = np.argsort(weight, kind="stable")
     order = order[seen[order] >= 0]
     winner = np.zeros(int(seen.max()) + 1, dtype=np.int64)
     winner[seen[order]] = order
-    decided = winner[np.maximum(seen, 0)].reshape(law.cover.shape)
-    return Decoded(code.lengths[decided // law.cover.shape[1]], words.reshape(-1)[decided])
+    return winner[np.maximum(seen, 0)]
 
 
 def adaptive_errors(law: BlockLaw, code: AdaptiveCode, decoded: Decoded) -> tuple[float, float, float]:
@@ -220,21 +247,28 @@ def adaptive_errors(law: BlockLaw, code: AdaptiveCode, decoded: Decoded) -> tupl
     sent = wrong = blocks = 0.0
     for bits, channel in enumerate(code.channels):
         rows = code.lengths == bits
-        mass = (law.state_probs[torch.from_numpy(rows), None, None] * channel).numpy() / channel.shape[1]
-        difference = decoded.words[rows][:, None, :] ^ np.arange(1 << bits)[None, :, None]
-        lost = (decoded.lengths[rows] != bits)[:, None, :]
+        _, words, dithers, _ = channel.shape
+        mass = (law.state_probs[torch.from_numpy(rows), None, None, None] * channel).mT.numpy() / (words * dithers)
+        difference = decoded.words[rows][:, None] ^ np.arange(words)[None, :, None, None]
+        lost = (decoded.lengths[rows] != bits)[:, None]
         sent += bits * float(mass.sum())
         wrong += float((mass * np.where(lost, bits, np.bitwise_count(difference))).sum())
         blocks += float((mass * (lost | (difference != 0))).sum())
     return sent, wrong, blocks
 
 
-def induced_law(code: AdaptiveCode) -> Tensor:
-    """P~(x|s) of uniform words, shape (N, Q)."""
-    induced = torch.zeros(len(code.lengths), code.channels[0].shape[2], dtype=torch.float64)
+def law_given_dither(code: AdaptiveCode) -> Tensor:
+    """P~(x|s,d) of uniform words, shape (N, D, Q): what a receiver can expect."""
+    _, _, dithers, candidates = code.channels[0].shape
+    induced = torch.zeros(len(code.lengths), dithers, candidates, dtype=torch.float64)
     for bits, channel in enumerate(code.channels):
         induced[torch.from_numpy(code.lengths == bits)] = channel.mean(1)
     return induced
+
+
+def induced_law(code: AdaptiveCode) -> Tensor:
+    """P~(x|s) of uniform words and keys, shape (N, Q): what an observer can expect."""
+    return law_given_dither(code).mean(1)
 
 
 def _measure(
@@ -251,9 +285,10 @@ def _measure(
         states = rng.choice(len(z), size=settings.transmissions, p=z / z.sum())
         lengths = code.lengths[states]
         message, pad = rng.integers(1 << longest, size=(2, len(states))) >> (longest - lengths)
-        candidates = send(block, code, states, message ^ pad, rng)
-        lost = result.lengths[states, candidates] != lengths
-        difference = result.words[states, candidates] ^ pad ^ message
+        dither = rng.integers(1 << settings.dither_bits, size=len(states))
+        candidates = send(block, code, states, message ^ pad, dither, rng)
+        lost = result.lengths[states, candidates, dither] != lengths
+        difference = result.words[states, candidates, dither] ^ pad ^ message
         sent += int(lengths.sum())
         wrong += int(np.where(lost, lengths, np.bitwise_count(difference)).sum())
     if sent == 0:

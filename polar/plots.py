@@ -51,13 +51,13 @@ def ber_figure(
 ) -> Figure:
     """Bit error rate against bits per token with a key as long as the message, one curve per decoder and knowledge.
 
-    Where that key is missing the points with the longest key that only pads are shown. The limit is phi, below which
+    Where that key is missing other points are shown, see `one_key_points`. The limit is phi, below which
     no code of fixed length can be, at the total variation that the code of each message length spends, and at none. A
     star marks messages whose length follows the state, which neither limit is about. With one message length there are
     no curves, and the decoders stand side by side.
     """
     figure, axes = _new_figure()
-    shown = pad_only_points(points)
+    shown = one_key_points(points)
     spent = {point.message_bits: point.tv_mean for point in shown}
     _plot_limit(axes, block_length, {bits: limits[bits].bit_error(tv) for bits, tv in spent.items()}, _OWN_LIMIT)
     _plot_limit(axes, block_length, {bits: limits[bits].bit_error(0.0) for bits in spent}, _ZERO_LIMIT)
@@ -132,11 +132,22 @@ def variation_figure(points: Sequence[OperatingPoint], block_length: int) -> Fig
     return figure
 
 
-def pad_only_points(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
-    """Of every message length the points with the longest key that is no longer than the message."""
-    padded = [point for point in points if point.key_bits <= point.message_bits]
-    longest = {bits: max(p.keys for p in padded if p.message_bits == bits) for bits in {p.message_bits for p in padded}}
-    return [point for point in padded if point.keys == longest[point.message_bits]]
+def one_key_points(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
+    """Of every message length the points with the longest key that only pads.
+
+    Where there is none, those with the shortest key, with frozen bits if both ways to spend it are there.
+    """
+    keys: dict[int, set[tuple[int, str]]] = {}
+    for point in points:
+        keys.setdefault(point.message_bits, set()).add((point.keys, point.surplus_key))
+    chosen = {
+        bits: max(
+            (each for each in choice if each[1] == "none"),
+            default=min(choice, key=lambda key: (key[0], key[1] != "frozen")),
+        )
+        for bits, choice in keys.items()
+    }
+    return [point for point in points if (point.keys, point.surplus_key) == chosen[point.message_bits]]
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -33,7 +33,8 @@ surplus      key bits beyond the message: none, there are none; frozen, they fix
 decoder      sc, successive, the paper's rule; ml, the likeliest word; map, the likeliest message
 state        what the decoder knows of it: marginal, its law only; path, the blocks received before
 BER, BLER    fractions of message bits that are wrong and of blocks with a wrong one, exact; measured, BER over texts
-limit        no code of one block with this number of bits and the TV of this line has a smaller error
+limit        no code of one block with this number of bits and the TV of this line has a smaller error, for states as
+             likely as under this law
 TV mean, TV max, TV text
              of the code with its keys: of a block, mean and largest over the messages; of whole texts, mean
 TV real model <=
@@ -208,7 +209,8 @@ def adaptive_table(point: AdaptivePoint, block_length: int) -> str:
     lengths = ", ".join(f"{bits}: {share:.3f}" for bits, share in enumerate(point.share_by_length))
     return "\n".join(
         [
-            f"{point.mean_bits:.3f} bits per block, {point.mean_bits / block_length:.4f} bits per token; "
+            f"{point.mean_bits:.3f} bits per block, {point.mean_bits / block_length:.4f} bits per token "
+            f"(limit at this TV without errors {point.limit / block_length:.4f}); dither {point.dither_bits} bits; "
             f"share of states by bits {lengths}",
             f"BER {point.ber:.4f} (measured {_measured(point)}), BLER {point.bler:.4f}, TV mean {point.tv_mean:.4f}, "
             f"TV max {point.tv_max:.4f}, TV text {or_dash(point.tv_text)}, "
@@ -221,10 +223,10 @@ def _adaptive_row(point: AdaptivePoint, block_length: int) -> dict[str, Any]:
     return {
         "message_bits": "auto",
         "rate_bits_per_token": point.mean_bits / block_length,
-        "key_bits": point.longest,
-        "keys": 1 << point.longest,
-        "surplus_key": "none",
-        "decoder": "map",
+        "key_bits": point.longest + point.dither_bits,
+        "keys": 1 << point.longest + point.dither_bits,
+        "surplus_key": "dither" if point.dither_bits else "none",
+        "decoder": "auto",
         "state_knowledge": "path",
         **asdict(point),
     }

@@ -14,7 +14,7 @@ from polar.covertness import average_entropy, retained_mass
 from polar.decoders import Decoder, Knowledge
 from polar.evaluation import EvaluationSettings, evaluate, left_out
 from polar.keys import Surplus, key_bits_of, theorem_key_bits
-from polar.plots import ber_figure, pad_only_points, save_figure, variation_figure
+from polar.plots import ber_figure, one_key_points, save_figure, variation_figure
 from polar.report import (
     LEGEND,
     adaptive_table,
@@ -28,7 +28,7 @@ from polar.report import (
 from wm_env.files import check_seed, check_writable, read_json, write_json
 from wm_env.information import discounted_totals, measure, text_total_variation
 from wm_env.law import JointLaw, load_law
-from wm_env.limits import tree_limit
+from wm_env.limits import law_limit
 from wm_env.optimum import FEASIBLE
 from wm_env.tree import StateTree, load_tree
 
@@ -47,8 +47,7 @@ class Request:
     knowledge: tuple[Knowledge, ...]
     surplus: tuple[Surplus, ...]
     thresholds: tuple[float, float] | None
-    auto_error: float
-    auto_variation: float
+    adaptive: AdaptiveSettings
     transmissions: int
     seed: int
 
@@ -89,6 +88,18 @@ def lengths_follow_state(run: Path) -> bool:
     return _settings(run).get("message_bits") == "auto"
 
 
+def planned_dither(run: Path) -> int:
+    """Bits of dither that the law of a run folder was planned with, as its config.json says; 0 if it says nothing.
+
+    Raises:
+        ValueError: the configuration is damaged.
+    """
+    bits = _settings(run).get("dither_bits", 0)
+    if not isinstance(bits, int):
+        raise ValueError(f"{run / 'config.json'}: dither_bits is {bits!r}, a number of bits is needed")
+    return bits
+
+
 def over_budget(run: Path, law: JointLaw) -> str | None:
     """One line if the law of a run folder costs more than the epsilon in its config.json allows.
 
@@ -126,7 +137,6 @@ def evaluate_run(run: Path, out: Path, request: Request) -> None:
     if request.thresholds is not None:
         law = with_threshold_sets(law, *request.thresholds)
     settings = resolve(law, request)
-    adaptive = AdaptiveSettings(request.auto_error, request.auto_variation, request.transmissions, request.seed)
     check_writable(out, "choose another --out")
     live = live_results(out, law)
     print(describe(tree, law))
@@ -138,8 +148,8 @@ def evaluate_run(run: Path, out: Path, request: Request) -> None:
     points = evaluate(tree, law, settings)
     if not points:
         raise ValueError("no operating point is left: name fewer --keys, or --surplus dither")
-    adapted = evaluate_adaptive(tree, law, adaptive) if "auto" in request.message_bits else None
-    limits = {bits: tree_limit(tree, bits) for bits in settings.message_bits}
+    adapted = evaluate_adaptive(tree, law, request.adaptive) if "auto" in request.message_bits else None
+    limits = {bits: law_limit(law, bits) for bits in settings.message_bits}
     write_json(out / "results.json", results(tree, law, points, limits, adapted, live))
     save_figure(ber_figure(points, limits, law.block_length, adapted), out / "ber.png")
     save_figure(variation_figure(points, law.block_length), out / "tv.png")
@@ -148,12 +158,12 @@ def evaluate_run(run: Path, out: Path, request: Request) -> None:
         print(f"\nMessage length by state\n{adaptive_table(adapted, law.block_length)}")
     rows, title = points, "Error rates" if adapted is None else "Error rates of fixed lengths"
     if len(points) > _ALL_ROWS:
-        rows = pad_only_points(points)
-        title += f" with the longest key that only pads ({len(rows)} of {len(points)} points)"
+        rows = one_key_points(points)
+        title += f" with the longest key that only pads, or else the shortest ({len(rows)} of {len(points)} points)"
     print(f"\n{title}\n{error_table(rows, limits)}")
     print(f"\nTotal variation of the same points\n{covertness_table(rows)}")
     print(f"\nTotal variation, mean over messages, against the number of keys\n{variation_table(points)}")
-    print(f"\nOne-shot limits of this tree at total variation budgets\n{limit_table(limits)}")
+    print(f"\nOne-shot limits at total variation budgets, states as likely as under this law\n{limit_table(limits)}")
     print(f"\n{out / 'results.json'}, ber.png, tv.png")
 
 

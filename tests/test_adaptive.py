@@ -50,34 +50,37 @@ def test_no_error_allowed_means_no_bits_where_candidates_overlap():
     assert all((code.lengths == 0).all() for code in codes_of(LAW, AdaptiveSettings(0.0, 1.0)))
 
 
-def test_errors_equal_a_loop_over_states_words_and_candidates():
-    codes = codes_of(LAW, AdaptiveSettings(0.6, 0.5))
+@pytest.mark.parametrize("dither_bits", [0, 2])
+def test_errors_equal_a_loop_over_states_words_dithers_and_candidates(dither_bits):
+    codes = codes_of(LAW, AdaptiveSettings(0.6, 0.5, dither_bits))
     for block, code, seen in zip(LAW.blocks, codes, observations(TREE, "path"), strict=True):
         decoded = decode_states(block, code, seen)
-        channels = [code_channel(block, code.codes[code.lengths[s]])[s, :, 0] for s in range(len(block.cover))]
-        best = {}
-        for s, channel in enumerate(channels):
-            for x in range(5):
-                weight = float(block.state_probs[s] * channel[:, x].mean())
-                if weight > best.get(int(seen[s, x]), (-1.0,))[0]:
-                    best[int(seen[s, x])] = (weight, s, x)
         sent = wrong = lost = 0.0
-        for s, channel in enumerate(channels):
-            bits = int(code.lengths[s])
-            for word in range(2**bits):
+        for d in range(2**dither_bits):
+            channels = [code_channel(block, code.codes[code.lengths[s]])[s, :, d] for s in range(len(block.cover))]
+            best = {}
+            for s, channel in enumerate(channels):
                 for x in range(5):
-                    p = float(block.state_probs[s] * channel[word, x]) / 2**bits
-                    _, found, place = best[int(seen[s, x])]
-                    decision = int(channels[found][:, place].argmax())
-                    same = code.lengths[found] == bits
-                    sent += p * bits
-                    wrong += p * (bin(decision ^ word).count("1") if same else bits)
-                    lost += p * (not same or decision != word)
+                    weight = float(block.state_probs[s] * channel[:, x].mean())
+                    if weight > best.get(int(seen[s, x]), (-1.0,))[0]:
+                        best[int(seen[s, x])] = (weight, s, x)
+            for s, channel in enumerate(channels):
+                bits = int(code.lengths[s])
+                for word in range(2**bits):
+                    for x in range(5):
+                        p = float(block.state_probs[s] * channel[word, x]) / 2 ** (bits + dither_bits)
+                        _, found, place = best[int(seen[s, x])]
+                        decision = int(channels[found][:, place].argmax())
+                        same = code.lengths[found] == bits
+                        sent += p * bits
+                        wrong += p * (bin(decision ^ word).count("1") if same else bits)
+                        lost += p * (not same or decision != word)
         assert adaptive_errors(block, code, decoded) == pytest.approx((sent, wrong, lost), abs=1e-12)
 
 
-def test_exact_rate_agrees_with_transmissions():
-    settings = AdaptiveSettings(0.6, 0.5, transmissions=20_000, seed=1)
+@pytest.mark.parametrize("dither_bits", [0, 3])
+def test_exact_rate_agrees_with_transmissions(dither_bits):
+    settings = AdaptiveSettings(0.6, 0.5, dither_bits, transmissions=20_000, seed=1)
     point = evaluate_adaptive(TREE, LAW, settings)
     assert point.mean_bits > 0.5
     sigma = np.sqrt(point.ber * (1 - point.ber) * point.longest / (2 * 20_000 * point.mean_bits))
@@ -120,6 +123,26 @@ def test_planned_lengths_are_found_again_and_free_of_errors(epsilon):
     assert point.ber_mc == 0
     assert 2 * point.mean_bits >= plan.bits - 1e-9
     assert point.tv_text <= plan.cost + 1e-9 <= epsilon + 2e-9
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+def test_with_dither_the_planned_bits_arrive_and_the_limit_is_near(epsilon):
+    tree = synthetic_tree(2, 2, 12, 8, 3.0, seed=7)
+    plan = plan_adaptive(tree, epsilon, dither_bits=4)
+    point = evaluate_adaptive(tree, plan.law, AdaptiveSettings(dither_bits=4, transmissions=500))
+    assert (point.bler, point.ber_mc) == (pytest.approx(0, abs=1e-9), 0)
+    assert 2 * point.mean_bits == pytest.approx(plan.bits)
+    assert point.tv_text <= epsilon + 1e-9
+    # All states but one can have all that the budget buys.
+    assert point.limit - 0.5 <= point.mean_bits <= point.limit + 1e-9
+    # The key that the planner counted on is needed.
+    assert evaluate_adaptive(tree, plan.law, AdaptiveSettings(transmissions=0)).mean_bits < point.mean_bits
+
+
+def test_dither_has_bounds():
+    for bits in (-1, 9):
+        with pytest.raises(ValueError, match=f"--auto-dither {bits}: 0 to 8"):
+            AdaptiveSettings(dither_bits=bits)
 
 
 def test_uneven_states_and_padding():

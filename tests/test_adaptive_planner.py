@@ -123,6 +123,37 @@ def test_states_that_divide_evenly_carry_a_bit_for_nothing_whatever_was_spent_be
     assert (law.p_candidate.amin(1).sum(-1) < 1e-12).all()
 
 
+def test_with_dither_every_state_carries_its_min_entropy_at_no_total_variation():
+    """Whole bits, for states that nothing confuses."""
+    tree = synthetic_tree(4, 2, 12, 8, 3.0, seed=1)
+    plan = plan_adaptive(tree, 0.0, dither_bits=5)
+    for block, law, lengths in zip(tree.blocks, plan.law.blocks, plan.lengths, strict=True):
+        assert lengths.tolist() == [int(np.floor(-np.log2(max(row)))) for row in block.cover.tolist()]
+        assert law.p_candidate.mean(1) == pytest.approx(law.cover, abs=1e-12)
+    assert len(set(plan.lengths[1].tolist())) > 1
+    assert plan.cost == 0
+    assert plan_adaptive(tree, 0.0).bits == 0
+
+
+@pytest.mark.parametrize("dither_bits", [0, 2, 4])
+def test_a_decoder_that_knows_symbol_and_dither_is_never_in_doubt(dither_bits):
+    """A loop over everything that is ever sent, in states that share candidates: one length and one word each time."""
+    tree = synthetic_tree(6, 1, 8, 8, 2.5, overlap=0.6, seed=3)
+    plan = plan_adaptive(tree, 0.3, labels=64, dither_bits=dither_bits)
+    law, slots = plan.law.blocks[0], 1 << dither_bits
+    meanings = {}
+    for state, bits in enumerate(plan.lengths[0].tolist()):
+        # Of six label bits the first are the message, and the next the leading digits of the encoder's draw.
+        for label in range(64):
+            word, slot = label >> 6 - bits, (label << bits & 63) * slots >> 6
+            for x in range(8):
+                if law.p_candidate[state, label, x] > 1e-12:
+                    key = int(law.symbol[state, x]), slot
+                    meanings.setdefault(key, set()).add((bits, word))
+    assert all(len(found) == 1 for found in meanings.values())
+    assert plan.bits > 0.5
+
+
 def test_no_budget_at_all_is_refused():
     with pytest.raises(ValueError, match="epsilon"):
         plan_adaptive(synthetic_tree(1, 1, 4, 4, 1.5), -0.1)

@@ -1,6 +1,7 @@
 """One-shot limits against brute force: all partitions, all decoder maps, linear programmes."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,8 +10,20 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from small_trees import uneven_tree
 
-from wm_env.limits import best_partition, block_limit, distance_masses, min_entropy, shared_key_success, tree_limit
-from wm_env.synthetic import gaussian_pmf
+from agents.coded_planner import plan_coded
+from polar.evaluation import EvaluationSettings, evaluate
+from wm_env.limits import (
+    best_partition,
+    block_limit,
+    distance_masses,
+    error_free_bits,
+    law_limit,
+    min_entropy,
+    shared_key_success,
+    tree_limit,
+)
+from wm_env.synthetic import gaussian_pmf, synthetic_tree
+from wm_env.tree import number_paths
 
 
 def pmfs(size: int) -> st.SearchStrategy[np.ndarray]:
@@ -130,11 +143,58 @@ def test_bit_error_limit_is_a_converse(seed, budget):
     assert limit.bit_error(budget) <= least_bit_error(pmf, 2, budget) + 1e-9
 
 
-def test_bit_error_limit_is_reached_by_a_single_candidate():
-    limit = block_limit(np.array([[1.0, 0.0]]), np.ones(1), 3)
+def test_bit_error_limit_is_reached_by_one_heavy_candidate():
+    pmf = np.full((1, 8), 1e-13)
+    pmf[0, 0] = 1 - 7e-13
+    limit = block_limit(pmf, np.ones(1), 3)
     # one candidate says nothing: half of the bits are wrong, and a budget of 1/8 repairs the word three bits away
     assert limit.bit_error(0) == pytest.approx(0.5)
     assert limit.bit_error(1 / 8) == pytest.approx(0.5 - 3 / 8 / 3)
+
+
+@pytest.mark.parametrize("pmf", [[1.0, 0.0], [0.7, 0.3], [0.5, 0.3, 0.2]])
+def test_few_candidates_leave_bit_errors_at_any_budget(pmf):
+    limit = block_limit(np.array([pmf]), np.ones(1), 2)
+    support = np.array([p for p in pmf if p > 0])
+    for budget in (0.0, 0.1, 1.0):
+        assert limit.bit_error(budget) <= least_bit_error(support, 2, budget) + 1e-9
+    # with the whole budget the bound is what so few words leave: 2, 1 and 1 of 8 bits here at best
+    nearest = min(
+        sum(min(bin(word ^ kept).count("1") for kept in some) for word in range(4))
+        for some in itertools.combinations(range(4), len(support))
+    )
+    assert limit.bit_error(1.0) == pytest.approx(nearest / 8)
+    assert limit.bit_error(1.0) >= limit.shared_key_block_error(1.0) / 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.floats(0, 0.4))
+def test_most_error_free_bits_equal_a_linear_programme_over_lengths(seed, budget):
+    """Lengths drawn at random in every state: the best mixture by linear programming, in trees of two blocks."""
+    rng = np.random.default_rng(seed)
+    covers = [rng.dirichlet(np.full(6, 0.5), 3), rng.dirichlet(np.full(5, 1.5), 4)]
+    covers[1][0] = [0.5, 0.5, 0, 0, 0]
+    probs = [rng.dirichlet(np.ones(3)), rng.dirichlet(np.ones(4))]
+    rows = [(z / 2, pmf) for cover, law in zip(covers, probs, strict=True) for pmf, z in zip(cover, law, strict=True)]
+    options = [
+        (number, weight * bits, weight * sum(max(p - 2.0**-bits, 0) for p in pmf))
+        for number, (weight, pmf) in enumerate(rows)
+        for bits in range(3)
+        if 2**bits <= sum(p > 0 for p in pmf)
+    ]
+    chosen = np.array([[number == row for number, _, _ in options] for row in range(len(rows))], dtype=float)
+    gain, cost = np.array([[bits, price] for _, bits, price in options]).T
+    answer = linprog(-gain, cost[None], [budget], chosen, np.ones(len(rows)))
+    assert error_free_bits(covers, probs, budget) == pytest.approx(-answer.fun, abs=1e-9)
+
+
+def test_error_free_bits_at_no_total_variation_are_whole_min_entropies():
+    covers = [np.array([[0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0, 0]]), np.array([[0.6, 0.4], [1.0, 0.0]])]
+    probs = [np.array([0.75, 0.25]), np.array([0.5, 0.5])]
+    assert error_free_bits(covers, probs, 0.0) == pytest.approx((0.75 * 2 + 0.25) / 2)
+    # a tenth in half of the second block's states buys them their bit
+    assert error_free_bits(covers, probs, 0.1 / 4) == pytest.approx((0.75 * 2 + 0.25 + 0.5) / 2)
+    assert error_free_bits(covers, probs, 1.0) == pytest.approx((0.75 * 2 + 0.25 + 0.5) / 2)
 
 
 @settings(max_examples=50)
@@ -148,6 +208,7 @@ def test_limits_are_monotone_and_consistent(pmf, bits, budget):
     assert limit.bit_error(0) <= 1 - limit.shared_key_success + 1e-12
     assert limit.shared_key_block_error(budget) <= limit.block_error(budget) + 1e-12
     assert limit.block_error(budget) >= 1 - min(1, len(pmf) / 2**bits) - 1e-12
+    assert limit.bit_error(budget) >= limit.shared_key_block_error(budget) / bits - 1e-12
 
 
 def test_average_over_states_is_weighted_and_the_doubt_is_reported():
@@ -183,3 +244,22 @@ def test_limit_of_a_tree_averages_blocks_and_the_states_that_the_model_reaches()
     assert limit.zero_error == pytest.approx(expected[2])
     assert limit.distance_masses.sum() == pytest.approx(1)
     assert limit.block_error(1.0) == pytest.approx(1 - expected[1])
+
+
+def test_limit_of_a_law_counts_states_as_often_as_the_law_reaches_them():
+    """Here a block that leads astray pays twice: it is right more often, and so is the block after it."""
+    tree = synthetic_tree(1, 2, 2, 4, 0.5, seed=1)
+    covers = np.array([[0.9, 0.1]]), np.array([[1 - 1e-6, 1e-6], [0.5, 0.5]])
+    blocks = [
+        replace(block, cover=cover, log2_prob=np.log2(cover)) for block, cover in zip(tree.blocks, covers, strict=True)
+    ]
+    tree = replace(tree, blocks=tuple(blocks))
+    law = plan_coded(tree, 1, 0.4, seen=number_paths(tree)).law
+    astray = float(law.blocks[1].state_probs[1])
+    assert astray > 0.4
+    law_and_model = law_limit(law, 1), tree_limit(tree, 1)
+    for limit, share in zip(law_and_model, (astray, 0.1), strict=True):
+        assert limit.success == pytest.approx((0.6 + share + (1 - share) * (0.5 + 1e-6)) / 2)
+    point = evaluate(tree, law, EvaluationSettings((1,), (2,), ("map",), ("path",), transmissions=0))[0]
+    below, above = (limit.block_error(point.tv_mean) for limit in law_and_model)
+    assert below - 1e-9 <= point.bler < above - 0.05

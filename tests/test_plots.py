@@ -6,27 +6,28 @@ from small_laws import random_law
 
 from polar.adaptive import AdaptiveSettings, evaluate_adaptive
 from polar.evaluation import EvaluationSettings, evaluate
-from polar.plots import ber_figure, pad_only_points, save_figure, variation_figure
-from wm_env.limits import tree_limit
+from polar.plots import ber_figure, one_key_points, save_figure, variation_figure
+from wm_env.limits import law_limit
 from wm_env.synthetic import synthetic_tree
 
 TREE = synthetic_tree(2, 2, 4, 4, 1.5, overlap=0.5, seed=1)
-POINTS = evaluate(TREE, random_law(TREE, 16, 1), EvaluationSettings((1, 2), (1, 2, 4, 8), transmissions=0))
-LIMITS = {bits: tree_limit(TREE, bits) for bits in (1, 2)}
+LAW = random_law(TREE, 16, 1)
+POINTS = evaluate(TREE, LAW, EvaluationSettings((1, 2), (1, 2, 4, 8), transmissions=0))
+LIMITS = {bits: law_limit(LAW, bits) for bits in (1, 2)}
 
 
 def test_the_key_of_the_error_figure_is_as_long_as_the_message():
-    chosen = pad_only_points(POINTS)
+    chosen = one_key_points(POINTS)
     assert {(p.message_bits, p.keys) for p in chosen} == {(1, 2), (2, 4)}
     assert len(chosen) == 12
-    assert {p.keys for p in pad_only_points([p for p in POINTS if p.keys != 4])} == {2}
+    assert {p.keys for p in one_key_points([p for p in POINTS if p.keys != 4])} == {2}
 
 
 def test_error_figure_draws_every_decoder():
     axes = ber_figure(POINTS, LIMITS, 4).axes[0]
     assert len(axes.lines) == 3 * 2 + 2
     first = next(line for line in axes.lines if line.get_label() == "successive (SC), state unknown")
-    expected = [p.ber for p in pad_only_points(POINTS) if (p.decoder, p.state_knowledge) == ("sc", "marginal")]
+    expected = [p.ber for p in one_key_points(POINTS) if (p.decoder, p.state_knowledge) == ("sc", "marginal")]
     assert np.allclose(first.get_xdata(), [0.25, 0.5])
     assert np.allclose(first.get_ydata(), expected)
     assert "bits per token" in axes.get_xlabel()
@@ -53,7 +54,7 @@ def test_rounding_errors_do_not_fill_the_error_axis():
 def test_limit_of_the_error_figure_is_that_of_the_variation_which_the_code_spends():
     axes = ber_figure(POINTS, LIMITS, 4).axes[0]
     own, at_zero, *curves = axes.lines
-    spent = {p.message_bits: p.tv_mean for p in pad_only_points(POINTS)}
+    spent = {p.message_bits: p.tv_mean for p in one_key_points(POINTS)}
     assert list(own.get_ydata()) == [LIMITS[bits].bit_error(spent[bits]) for bits in (1, 2)]
     assert list(at_zero.get_ydata()) == [LIMITS[bits].bit_error(0) for bits in (1, 2)]
     assert (own.get_label(), at_zero.get_label()) == (
@@ -85,12 +86,17 @@ def test_no_marker_hides_another():
 
 
 def test_error_figure_without_a_key_that_only_pads():
-    axes = ber_figure([p for p in POINTS if p.keys == 8], LIMITS, 4).axes[0]
-    assert all(len(line.get_xdata()) == 0 for line in axes.lines)
+    """The shortest key is shown, spent as in the paper."""
+    few = [p for p in POINTS if p.keys >= 4 and p.message_bits == 1]
+    assert {(p.keys, p.surplus_key) for p in few} == {(n, way) for n in (4, 8) for way in ("frozen", "dither")}
+    assert one_key_points(few) == [p for p in few if (p.keys, p.surplus_key) == (4, "frozen")]
+    assert {p.surplus_key for p in one_key_points([p for p in few if p.surplus_key == "dither"])} == {"dither"}
+    axes = ber_figure(few, LIMITS, 4).axes[0]
+    assert [len(line.get_xdata()) for line in axes.lines] == [1] * 8
 
 
 def test_messages_that_follow_the_state_are_a_star_at_their_mean_length():
-    point = evaluate_adaptive(TREE, random_law(TREE, 16, 1), AdaptiveSettings(0.6, 0.5, transmissions=0))
+    point = evaluate_adaptive(TREE, LAW, AdaptiveSettings(0.6, 0.5, transmissions=0))
     star = ber_figure(POINTS, LIMITS, 4, point).axes[0].lines[-1]
     assert (list(star.get_xdata()), list(star.get_ydata())) == ([point.mean_bits / 4], [point.ber])
     assert star.get_label() == f"length follows the state, TV {point.tv_mean:.3f}"

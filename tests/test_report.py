@@ -14,13 +14,13 @@ from polar.report import (
     variation_curves,
     variation_table,
 )
-from wm_env.limits import tree_limit
+from wm_env.limits import law_limit
 from wm_env.synthetic import synthetic_tree
 
 TREE = synthetic_tree(2, 2, 4, 4, 1.5, overlap=0.5, seed=1)
 LAW = random_law(TREE, 16, 1)
 POINTS = evaluate(TREE, LAW, EvaluationSettings((1, 2), (1, 4, 8), transmissions=100))
-LIMITS = {bits: tree_limit(TREE, bits) for bits in (1, 2)}
+LIMITS = {bits: law_limit(LAW, bits) for bits in (1, 2)}
 
 CONTRACT = [
     "message_bits", "rate_bits_per_token", "key_bits", "keys", "decoder", "state_knowledge", "ber", "bler",

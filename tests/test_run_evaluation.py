@@ -25,7 +25,7 @@ from wm_env.tree import save_tree
 ROOT = Path(__file__).parent.parent
 TREE = synthetic_tree(2, 2, 4, 4, 1.5, overlap=0.5, seed=1)
 LAW = random_law(TREE, 16, 1)
-REQUEST = Request((), (1, 2), ("map",), ("path",), ("frozen",), None, 0.0, 0.0, 0, 0)
+REQUEST = Request((), (1, 2), ("map",), ("path",), ("frozen",), None, AdaptiveSettings(), 0, 0)
 
 
 @pytest.fixture
@@ -119,6 +119,12 @@ def test_a_law_over_its_budget_is_told(run, capsys):
         assert COMMAND.main(arguments) == 0
         told = f"over its budget: the blocks cost {spent:.4f} in all, and the run was allowed {epsilon:g}"
         assert (told in capsys.readouterr().out) == over
+
+
+def test_dither_that_is_no_number_is_refused(run, capsys):
+    (run / "config.json").write_text(json.dumps({"settings": {"message_bits": "auto", "dither_bits": "4"}}))
+    assert COMMAND.main([str(run)]) == 2
+    assert "dither_bits is '4', a number of bits is needed" in capsys.readouterr().err
 
 
 def test_lengths_follow_the_state_where_the_run_says_so(run, capsys):

@@ -20,6 +20,7 @@ from agents.adaptive_planner import plan_adaptive
 from agents.runs import RunFolder, load_checkpoint
 from agents.settings import PRESETS
 from polar.adaptive import AdaptiveSettings, evaluate_adaptive
+from polar.run_evaluation import planned_dither
 from train import main
 from wm_env.law import load_law
 from wm_env.tree import load_tree
@@ -233,6 +234,11 @@ def test_coded_preset_goes_on_from_a_checkpoint(small_tree_file, tmp_path):
         (["--seed", -1], "seed=-1: an integer from 0 to 2^32 - 1 is needed"),
         (["--message-bits", 2], "message_bits=2: the gp objective has none; add --objective coded"),
         (["--objective", "coded", "--message-bits", "auto"], "message_bits=auto: only the planner chooses lengths"),
+        (["--agent", "planner", "--dither-bits", "4"], "dither_bits=4: only --message-bits auto plans for dither"),
+        (
+            ["--agent", "planner", "--objective", "coded", "--message-bits", "auto", "--dither-bits", "9"],
+            "dither_bits=9: 0 to 8 are possible",
+        ),
         (["--agent", "planner", "--labels", 2], "labels=2"),
         (["--device", "cuda"], "device=cuda: no CUDA device is there: use --device cpu"),
     ],
@@ -264,6 +270,21 @@ def test_planner_chooses_the_length_of_every_state(small_tree_file, tmp_path):
     for block, expected in zip(law.blocks, planned.law.blocks, strict=True):
         torch.testing.assert_close(block.p_candidate, expected.p_candidate)
         torch.testing.assert_close(block.p_label, expected.p_label)
+
+
+def test_planner_counts_on_dither_and_the_evaluation_finds_it_in_the_run(small_tree_file, tmp_path):
+    run = tmp_path / "auto"
+    planner = ("--agent", "planner", "--objective", "coded", "--message-bits", "auto", "--labels", "16")
+    done = smoke(small_tree_file, run, *planner, "--dither-bits", "3", "--epsilon", "0")
+    assert done.code == 0
+    tree = load_tree(run / "tree.safetensors")
+    law = load_law(run / "law.safetensors", tree)
+    for block, expected in zip(law.blocks, plan_adaptive(tree, 0, labels=16, dither_bits=3).law.blocks, strict=True):
+        torch.testing.assert_close(block.p_candidate, expected.p_candidate)
+    assert planned_dither(run) == 3
+    bits = [evaluate_adaptive(tree, law, AdaptiveSettings(dither_bits=d, transmissions=0)).mean_bits for d in (0, 3)]
+    assert bits[0] < bits[1]
+    assert f"{2 * bits[1]:.4f} message bits" in done.out
 
 
 def test_existing_run_other_settings_and_missing_run(whole_run, small_tree_file, tmp_path):

@@ -10,12 +10,13 @@ and with more shared key it is min(1, U + t), U = sum_x min(p(x), 1/K) >= P0. Q 
 than Q of the K words, which caps both at Q/K. Zero error at TV 0 needs l <= H_min(p).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import comb
 
-from wm_env.law import state_reach
+from wm_env.law import JointLaw, state_reach
 from wm_env.partition import excess_bound, partition_items
 from wm_env.tree import Floats, Ints, StateTree
 
@@ -38,6 +39,8 @@ class Limit:
         gap: the true E[P0] is at most `success + gap`.
         shared_key_success: E[U], the same with any amount of shared key.
         largest_success: E[min(1, candidates / 2^l)], which no TV budget exceeds.
+        least_bit_error: bit error rate of as many words as there are candidates if they cover all others as nearly as
+            spheres could; no TV budget has less.
         distance_masses: least mass with 0, 1, ..., l wrong bits, shape (l + 1,), sums to 1.
         zero_error: probability of the states with l <= H_min, which carry l bits without error at TV 0.
     """
@@ -46,6 +49,7 @@ class Limit:
     gap: float
     shared_key_success: float
     largest_success: float
+    least_bit_error: float
     distance_masses: Floats
     zero_error: float
 
@@ -65,7 +69,7 @@ class Limit:
         bits = len(self.distance_masses) - 1
         beyond = np.cumsum(self.distance_masses[::-1])[::-1] - self.distance_masses
         kept = self.distance_masses - np.clip(tv_budget - beyond, 0, self.distance_masses)
-        return float(np.arange(bits + 1) @ kept) / bits
+        return max(self.least_bit_error, float(np.arange(bits + 1) @ kept) / bits)
 
 
 def min_entropy(pmf: Floats) -> Floats:
@@ -113,27 +117,80 @@ def block_limit(cover: Floats, state_probs: Floats, message_bits: int, gap: floa
             break
         _, value[state], bound[state] = _partition(cover[state], message_bits, gap / 10, nodes)
         doubt[state] = state_probs[state] * (bound[state] - value[state])
-    reachable = np.minimum(1, (cover > 0).sum(1) / 2**message_bits)
+    nearest = _nearest_masses((cover > 0).sum(1), message_bits)
     return Limit(
         success=float(state_probs @ value),
         gap=float(max(doubt.sum(), 0)),
         shared_key_success=float(state_probs @ shared_key_success(cover, message_bits)),
-        largest_success=float(state_probs @ reachable),
+        largest_success=float(state_probs @ nearest[:, 0]),
+        least_bit_error=float(state_probs @ nearest @ np.arange(message_bits + 1)) / message_bits,
         distance_masses=state_probs @ distance_masses(cover, message_bits),
         zero_error=float(state_probs @ (message_bits <= min_entropy(cover) + 1e-12)),
     )
 
 
+def _nearest_masses(candidates: Ints, message_bits: int) -> Floats:
+    """Share of the words that are 0, 1, ..., l bits from the nearest of so many words, if spheres around these were
+    disjoint until all words are covered; shape (N, l + 1) for candidates (N,)."""
+    shells = candidates[:, None] * comb(message_bits, np.arange(message_bits + 1)) / 2**message_bits
+    masses: Floats = np.clip(1 - (shells.cumsum(1) - shells), 0, shells)
+    return masses
+
+
 def tree_limit(tree: StateTree, message_bits: int, gap: float = 1e-4, nodes: int = NODES) -> Limit:
     """The one-shot optimum of l message bits in every block of a tree, averaged over its blocks and states.
 
-    States count as often as the model reaches them; a TV budget is an average over blocks and states too. See
-    `block_limit`.
+    States count as often as the model reaches them; a TV budget is an average over blocks and states too. A code that
+    spends TV also changes how often later states are reached, so codes are held against `law_limit`. See `block_limit`.
     """
-    widest = max(block.cover.shape[1] for block in tree.blocks)
-    covers = [np.pad(block.cover, ((0, 0), (0, widest - block.cover.shape[1]))) for block in tree.blocks]
     weights = np.concatenate(state_reach(tree)) / len(tree.blocks)
-    return block_limit(np.concatenate(covers), weights, message_bits, gap, nodes)
+    return block_limit(_stacked([block.cover for block in tree.blocks]), weights, message_bits, gap, nodes)
+
+
+def law_limit(law: JointLaw, message_bits: int, gap: float = 1e-4, nodes: int = NODES) -> Limit:
+    """The same for the states as often as a law reaches them: no code with these Z(s) is better."""
+    weights = np.concatenate([block.state_probs.numpy() for block in law.blocks]) / len(law.blocks)
+    return block_limit(_stacked([block.cover.numpy() for block in law.blocks]), weights, message_bits, gap, nodes)
+
+
+def error_free_bits(covers: Sequence[Floats], state_probs: Sequence[Floats], tv_budget: float) -> float:
+    """Most bits per block without error, E[l(s)], at this average TV, if lengths follow the state; with any shared key.
+
+    A state carries l bits at the price 1 - U(l), if it has 2^l candidates. The budget goes to the cheapest bits of all
+    states, along the convex hull of each state's prices, and may end inside a step; whole lengths have at most as many.
+
+    Args:
+        covers: P(x|s) of every block, shape (N, Q) each.
+        state_probs: law of the states of every block, shape (N,) each.
+        tv_budget: mean over blocks and states, >= 0.
+    """
+    cover, weights = _stacked(covers), np.concatenate(state_probs) / len(covers)
+    most = np.log2((cover > 0).sum(1)).astype(np.int64)
+    lengths = np.arange(most.max() + 1)
+    price = 1 - np.stack([shared_key_success(cover, bits) for bits in lengths.tolist()], axis=1)
+    price = np.where(price <= _ROUNDING, 0, price)
+    state, length = np.arange(len(cover)), np.zeros(len(cover), dtype=np.int64)
+    costs, gains = [], []
+    for _ in lengths[1:]:
+        further, added = lengths - length[:, None], price - price[state, length][:, None]
+        possible = (further > 0) & (lengths <= most[:, None])
+        per_bit = np.divide(added, further, out=np.full(added.shape, np.inf), where=possible)
+        longer = np.where(possible.any(1), per_bit.argmin(1), length)
+        costs.append(weights * (price[state, longer] - price[state, length]))
+        gains.append(weights * (longer - length))
+        length = longer
+    cost, gain = np.concatenate(costs), np.concatenate(gains)
+    cheapest_first = np.argsort(np.divide(cost, gain, out=np.zeros_like(cost), where=gain > 0), kind="stable")
+    cost, gain = cost[cheapest_first], gain[cheapest_first]
+    left = tv_budget - (cost.cumsum() - cost)
+    share = np.divide(left, cost, out=np.ones_like(cost), where=cost > 0).clip(0, 1)
+    return float(gain @ share)
+
+
+def _stacked(covers: Sequence[Floats]) -> Floats:
+    """The covers of several blocks as one, rows padded with candidates of probability 0."""
+    widest = max(cover.shape[1] for cover in covers)
+    return np.concatenate([np.pad(cover, ((0, 0), (0, widest - cover.shape[1]))) for cover in covers])
 
 
 def best_partition(pmf: Floats, message_bits: int, gap: float = 0.0, nodes: int = NODES) -> tuple[Ints, float]:

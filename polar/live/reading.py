@@ -48,10 +48,10 @@ def decoding_tables(session: Session) -> DecodingTables:
         for number, seen in enumerate(observations(session.tree, knowledge)):
             code = session.codes[number]
             view = observe(session.law.blocks[number], seen)
-            evidence, labels = word_evidence(view, code.channels[-1][:, :, None]), label_evidence(view)
+            evidence, labels = word_evidence(view, code.channels[-1]), label_evidence(view)
             for decoder in session.request.decoders:
                 words = decision_table(decoder, code.codes[-1], evidence, labels)[:, 0][seen].numpy()
-                decoded = Decoded(np.full_like(words, session.longest), words)
+                decoded = Decoded(np.full_like(words, session.longest)[:, :, None], words[:, :, None])
                 tables.setdefault((decoder, knowledge), []).append(decoded)
     return tables
 
@@ -93,14 +93,17 @@ def read_run_text(session: Session, text: bytes, key: Ints, tables: DecodingTabl
     """
     tree = session.tree
     readings, matched = tree_readings(tree, text, range(len(tree.prior)))
-    likeliest = max(readings, key=lambda path: tree.prior[path[0][0][1]] * _weight(session.coded, path), default=())
+    pad, dither = np.divmod(key, 1 << session.dither_bits)
+    sent = [law[:, d] for law, d in zip(session.given_dither, dither, strict=True)]
+    likeliest = max(readings, key=lambda path: tree.prior[path[0][0][1]] * _weight(sent, path), default=())
     messages, lengths = {}, {}
     for who, blocks in tables.items():
         words = np.zeros(len(tree.blocks), dtype=np.int64)
         bits = np.full_like(words, session.longest)
         for (number, row), candidate in likeliest:
-            words[number], bits[number] = blocks[number].words[row, candidate], blocks[number].lengths[row, candidate]
-        messages[who] = tuple((words ^ key >> session.longest - bits).tolist())
+            where = row, candidate, dither[number]
+            words[number], bits[number] = blocks[number].words[where], blocks[number].lengths[where]
+        messages[who] = tuple((words ^ pad >> session.longest - bits).tolist())
         lengths[who] = tuple(bits.tolist())
     cuts = {tuple(tree.blocks[number].text[row][x] for (number, row), x in path) for path in readings}
     return Received(messages, lengths, matched, len(cuts))

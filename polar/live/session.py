@@ -2,12 +2,13 @@
 
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 import torch
 
-from polar.adaptive import AdaptiveCode, AdaptiveSettings, adapt_codes, fixed_code, induced_law
+from polar.adaptive import AdaptiveCode, AdaptiveSettings, adapt_codes, fixed_code, law_given_dither
 from polar.construction import chain_entropies, message_room
 from polar.decoders import Decoder, Knowledge
 from polar.evaluation import design_codes
@@ -64,9 +65,19 @@ class Session:
     writer: Writer
     contexts: list[Context]
     codes: list[AdaptiveCode]
-    coded: list[Floats]
-    """P~(x|s) of the code averaged over messages and keys, (N, Q) for every block: what an observer can expect."""
+    given_dither: list[Floats]
+    """P~(x|s,d) of the code averaged over messages, (N, D, Q) for every block: what a receiver can expect."""
     request: LiveRequest
+
+    @cached_property
+    def coded(self) -> list[Floats]:
+        """P~(x|s), averaged over keys too, (N, Q) for every block: what an observer can expect."""
+        return [law.mean(1) for law in self.given_dither]
+
+    @property
+    def dither_bits(self) -> int:
+        """d, bits of a block's key beyond the pad."""
+        return self.codes[0].codes[0].dither_bits
 
     @property
     def longest(self) -> int:
@@ -107,9 +118,9 @@ def open_session(tree: StateTree, law: JointLaw, request: LiveRequest, name: str
             f"{request.model} is another one ({lm.fingerprint[:12]}): name the tree's own with --model"
         )
     writer = Writer(lm, token_bytes(lm.tokenizer), tree.block_length, len(tree.blocks), tree.meta.temperature)
-    coded = [induced_law(code).numpy() for code in codes]
+    given_dither = [law_given_dither(code).numpy() for code in codes]
     contexts = encode_prompts(lm, tree.prompts, writer.blocks * writer.block_length)
-    return Session(tree, law, writer, contexts, codes, coded, request)
+    return Session(tree, law, writer, contexts, codes, given_dither, request)
 
 
 def _number_format(tree: StateTree, name: str) -> torch.dtype:

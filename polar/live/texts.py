@@ -75,8 +75,8 @@ class Paths:
         candidate: the candidates.
         message: messages, all 0 for plain text.
         message_bits: their lengths, all 0 for plain text.
-        key: keys of the blocks, as long as the longest message, of which a message is padded with the first bits; all 0
-            for plain text.
+        key: keys of the blocks, as long as the longest message, of which a message is padded with the first bits, and
+            the dither behind it; all 0 for plain text.
     """
 
     state: Ints
@@ -90,13 +90,14 @@ def run_paths(
     tree: StateTree, law: JointLaw, codes: list[AdaptiveCode], prompts: Ints, rng: np.random.Generator
 ) -> Paths:
     """Watermarked texts: uniform messages and keys, the candidates from the polar encoder."""
-    longest = max(int(code.lengths.max()) for code in codes)
+    longest, dither_bits = max(int(code.lengths.max()) for code in codes), codes[0].codes[0].dither_bits
     state, columns = prompts, []
     for block, of_law, code in zip(tree.blocks, law.blocks, codes, strict=True):
         unused = longest - code.lengths[state]
         message = rng.integers(1 << longest, size=len(prompts)) >> unused
-        key = rng.integers(1 << longest, size=len(prompts))
-        candidate = send(of_law, code, state, message ^ (key >> unused), rng)
+        pad, dither = rng.integers([[1 << longest], [1 << dither_bits]], size=(2, len(prompts)))
+        candidate = send(of_law, code, state, message ^ (pad >> unused), dither, rng)
+        key = pad << dither_bits | dither
         columns.append((state, candidate, message, code.lengths[state], key))
         state = block.child[state, candidate]
     return Paths(*(np.stack(column, axis=1) for column in zip(*columns, strict=True)))
