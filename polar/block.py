@@ -117,7 +117,8 @@ def make_code(pool: CandidatePool, tv_budget: float) -> PoolCode:
     """The code with the most bits whose total variation from the pool's law is at most `tv_budget`."""
     groups = prefix_groups(pool.text)
     mass = np.array([pool.cover[list(group)].sum() for group in groups])
-    lost = {bits: 1 - float(shared_key_success(mass, bits)) for bits in range(1, len(groups).bit_length())}
+    most = int(np.count_nonzero(mass)).bit_length()
+    lost = {bits: 1 - float(shared_key_success(mass, bits)) for bits in range(1, most)}
     bits = max((bits for bits, tv in lost.items() if tv <= tv_budget + _ROUNDING), default=0)
     tv = lost.get(bits, 0.0)
     end = _cut_down(mass, CIRCLE >> bits).cumsum()
@@ -125,11 +126,11 @@ def make_code(pool: CandidatePool, tv_budget: float) -> PoolCode:
 
 
 def _cut_down(mass: Floats, most: int) -> Ints:
-    """Lengths on the circle in proportion to `mass`, but at most `most` each, the fullest filled up first."""
+    """Lengths on the circle in proportion to `mass`, at most `most` each, fullest first filled up; 0 for no mass."""
     edges = np.round(mass.cumsum() / mass.sum() * CIRCLE).astype(np.int64)
     length: Ints = np.minimum(np.diff(edges, prepend=0), most)
     fullest = np.argsort(-length, kind="stable")
-    room = most - length[fullest]
+    room = np.where(mass[fullest] > 0, most - length[fullest], 0)
     length[fullest] += np.clip(CIRCLE - length.sum() - (room.cumsum() - room), 0, room)
     return length
 
@@ -156,10 +157,15 @@ def _reader(pool: CandidatePool, code: PoolCode, angle: int) -> Reader:
 
 
 def _draw(cover: Floats, candidates: Sequence[int], draws: KeyStream) -> int:
-    """One of the candidates, in proportion to the cover, to within 2^-52 of it."""
-    weights = [int(weight) for weight in np.round(cover[list(candidates)] * 2.0**52)]
-    if not any(weights):
+    """One of the candidates, in proportion to the cover, to within 2^-52 of the largest.
+
+    Raises:
+        NoMessageError: they have no probability, so no sender takes them.
+    """
+    mass = cover[list(candidates)]
+    if not mass.any():
         raise NoMessageError("the text holds a block without a probability")
+    weights = [int(weight) for weight in np.round(mass / mass.max() * 2.0**52)]
     point = draws.below(sum(weights))
     for candidate, weight in zip(candidates, weights, strict=True):
         point -= weight

@@ -109,9 +109,7 @@ def _summary(sent: Embedded) -> str:
     """One line on a text: how long it is, what it carries, and how it differs from the model's own."""
     bits = sent.frame_bits / sent.coded_tokens
     rejected = f"; {sent.rejected} discarded before it, which could not be sent" if sent.rejected else ""
-    exact = f"TV to the model's law at most {sent.tv_bound:.3g}"
-    if sent.tv_bound == 0:
-        exact = "exactly the model's law of UTF-8 texts"
+    exact = f"TV to {sent.reference} at most {sent.tv_bound:.3g}" if sent.tv_bound else f"exactly {sent.reference}"
     if sent.tv_estimated:
         exact += " (97.5 % confidence)"
     return (

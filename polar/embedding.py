@@ -53,8 +53,9 @@ class Embedded:
         payload_bits: bits of the message.
         frame_bits: the same with header and check value.
         tv_bound: sum over the blocks or steps of the text of a bound on the total variation between the law that they
-            are drawn from and the model's own, for this message and a random key. Its mean over texts bounds the total
+            are drawn from and `reference`, for this message and a random key. Its mean over texts bounds the total
             variation of the text. 0: exact.
+        reference: the law that `tv_bound` is about, as a phrase.
         tv_estimated: the bound rests on random draws, and holds with 97.5 % confidence.
         law: everything but the key that a receiver needs; None for the scheme parallel, whose receiver needs no law.
         rejected: nonces before this one whose texts could not be sent. If a share q of all texts is rejected, that
@@ -68,6 +69,7 @@ class Embedded:
     payload_bits: int
     frame_bits: int
     tv_bound: float
+    reference: str
     law: TextLaw | None
     tv_estimated: bool = False
     rejected: int = 0
@@ -133,6 +135,7 @@ def _embed_parallel(channel: Channel, message: Message, keys: MessageKeys, limit
         payload_bits=payload_bits(message),
         frame_bits=written.frame_bits,
         tv_bound=written.variation_bound,
+        reference="the law of plain parallel sampling",
         tv_estimated=True,
         law=None,
     )
@@ -220,6 +223,7 @@ class _Job:
             payload_bits=payload_bits(self.message),
             frame_bits=self.sender().frame.length,
             tv_bound=_tv_bound(self.pools, settings),
+            reference=_reference(self.pools, settings),
             law=TextLaw(about, laws, pools, source.vocabulary if settings.scheme == "stream" else None),
         )
 
@@ -255,13 +259,19 @@ def embed_with_retries(
 def _tv_bound(pools: Mapping[Tokens, Pool], settings: Settings) -> float:
     """Sum over the blocks of what the code costs against the pool, and the pool against the model.
 
-    The law of a sampled pool is the model's, given that a block is whole characters: the share of the draws that were
-    not estimates how much that leaves out.
+    A sampled pool costs nothing: averaged over keys its law is that of `_reference`.
     """
     total = 0.0
     for pool in pools.values():
-        outside = pool.dropped / settings.candidates
-        if settings.pool == "top":
-            outside = 1 - float(np.exp2(pool.log2_prob).sum())
+        outside = 1 - float(np.exp2(pool.log2_prob).sum()) if settings.pool == "top" else 0.0
         total += outside + block.make_code(pool, settings.code_budget).tv
     return min(1.0, max(0.0, total))
+
+
+def _reference(pools: Mapping[Tokens, Pool], settings: Settings) -> str:
+    if settings.scheme == "stream":
+        return "the model's law of UTF-8 texts"
+    if settings.pool == "top":
+        return "the model's law"
+    dropped, drawn = sum(pool.dropped for pool in pools.values()), len(pools) * settings.candidates
+    return f"the model's law of blocks of whole characters ({dropped:,} of {drawn:,} draws were not)"

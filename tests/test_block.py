@@ -20,12 +20,9 @@ KEY = Key(bytes(range(32)))
 
 
 def pool_of(texts, cover):
-    return RecordedPool(
-        tokens=np.arange(len(texts))[:, None],
-        text=tuple(texts),
-        cover=np.array(cover, dtype=np.float64),
-        log2_prob=np.log2(cover),
-    )
+    with np.errstate(divide="ignore"):
+        log2_prob = np.log2(cover)
+    return RecordedPool(np.arange(len(texts))[:, None], tuple(texts), np.array(cover, dtype=np.float64), log2_prob)
 
 
 def pool_of_draws(draws):
@@ -180,3 +177,25 @@ def test_messages_come_back_from_texts_that_continue_one_another(nonce):
     assert receiver.message == message
     with pytest.raises(NoMessageError):
         answer(walk(keys, Receiver(text[:-3], keys), 0.0), keyed_pool)
+
+
+@pytest.mark.parametrize("tiny", [1e-20, 5e-324])
+def test_a_candidate_that_hardly_has_a_probability_is_sent_if_the_budget_says_so(tiny):
+    pool = pool_of((b"a", b"b"), (1.0, tiny))
+    assert make_code(pool, 0.4).bits == 0
+    assert make_code(pool, 0.5).bits == 1
+    for nonce in range(4):
+        keys = MessageKeys(KEY, nonce, "block")
+        tokens = answer(walk(keys, Sender(b"x", keys, 10**5, 10**5), 0.5), lambda _: pool)
+        receiver = Receiver(bytes(ord("a") + token for token in tokens), keys)
+        answer(walk(keys, receiver, 0.5), lambda _: pool)
+        assert receiver.message == b"x"
+
+
+def test_what_has_no_probability_is_never_sent():
+    code = make_code(pool_of((b"a", b"b", b"c"), (0.5, 0.0, 0.5)), 0.9)
+    assert code.bits == 1
+    assert {code.groups[code.group_at(word, angle)] for word in (0, 1) for angle in range(0, CIRCLE, CIRCLE // 64)} == {
+        (0,),
+        (2,),
+    }

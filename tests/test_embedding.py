@@ -44,7 +44,7 @@ def test_stream_round_trip(channels, number):
     assert (found.message, found.nonce) == (MESSAGES[number], number)
     assert type(found.message) is type(MESSAGES[number])
     assert found.p_value < 1e-7
-    assert sent.tv_bound == 0
+    assert (sent.tv_bound, sent.reference) == (0, "the model's law of UTF-8 texts")
     assert decode_with_law(sent.text.encode(), KEY, sent.law).message == MESSAGES[number]
 
 
@@ -54,7 +54,9 @@ def test_block_round_trip(channels):
     assert (found.message, found.nonce) == (b"hi", 1)
     assert found.p_value < 1e-8
     assert decode_with_law(sent.text.encode(), KEY, sent.law).message == b"hi"
-    assert sent.tv_bound == 0
+    drawn = len(sent.law.pools) * 16
+    assert (sent.tv_bound, sent.tv_estimated) == (0, False)
+    assert sent.reference == f"the model's law of blocks of whole characters (0 of {drawn} draws were not)"
     cut = decode(channels["block"], sent.text.encode()[: len(sent.text) // 2], KEY, [1])
     assert cut.message is None
     assert cut.p_value < 1e-6, "of a cut text the draws still tell"
@@ -64,6 +66,7 @@ def test_a_top_pool_says_what_it_costs(lm):
     channel = open_channel(lm, "the year", dataclasses.replace(BLOCK, pool="top", tv_budget=0.1))
     sent = embed(channel, b"", KEY, 0)
     assert decode(channel, sent.text.encode(), KEY, [0]).message == b""
+    assert sent.reference == "the model's law"
     assert sent.tv_bound > 0.5, "16 of a million blocks do not hold half of the mass"
 
 

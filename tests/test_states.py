@@ -108,19 +108,26 @@ def test_an_interrupted_build_goes_on_to_the_same_tree(lm, tmp_path, pool, stop)
     assert resumed[0] > 0
 
 
-def test_finished_batches_of_another_law_are_made_again(lm, tmp_path):
+def test_finished_batches_of_another_build_are_not_lost_and_damaged_ones_made_again(lm, tmp_path):
     parts = tmp_path / "parts"
     grow(lm, parts=parts)
-    before = set(parts.iterdir())
-    other = grow_tree(lm, PROMPTS, letters_settings(temperature=2.5), blocks=2, batch_size=4, parts=parts).tree
-    assert (
-        other.fingerprint
-        == grow_tree(lm, PROMPTS, letters_settings(temperature=2.5), blocks=2, batch_size=9).tree.fingerprint
-    )
+    before = {path: path.read_bytes() for path in parts.iterdir()}
+    was = letters_settings().temperature
+    with pytest.raises(ValueError, match=f"another build, with temperature {was}, not 2.5: give its options"):
+        grow_tree(lm, PROMPTS, letters_settings(temperature=2.5), blocks=2, batch_size=4, parts=parts)
+    assert {path: path.read_bytes() for path in parts.iterdir()} == before
     for path in parts.iterdir():
         path.write_bytes(path.read_bytes()[:100])
     assert grow(lm, parts=parts).tree.fingerprint == grow(lm).tree.fingerprint
-    assert set(parts.iterdir()) == before
+    assert set(parts.iterdir()) == set(before)
+
+
+def test_finished_batches_of_another_number_of_rows_are_made_again(lm, tmp_path):
+    parts = tmp_path / "parts"
+    grow(lm, parts=parts)
+    other = letters_settings(rows=letters_settings().rows + 1)
+    made = grow_tree(lm, PROMPTS, other, blocks=2, batch_size=4, parts=parts).tree
+    assert made.fingerprint == grow_tree(lm, PROMPTS, other, blocks=2, batch_size=9).tree.fingerprint
 
 
 def test_batches_are_of_equal_length_without_repetition():

@@ -23,19 +23,27 @@ def parts_folder(output: Path) -> Path:
     return output.with_name(output.name + ".parts")
 
 
-def clean_parts(folder: Path, law: Mapping[str, Any]) -> int:
-    """Delete the parts in `folder` that are damaged or of another law than `law`, and say how many; make the folder.
+def clean_parts(folder: Path, law: Mapping[str, Any]) -> None:
+    """Delete the parts in `folder` that are damaged or made with another number of rows; make the folder.
 
     `law` (JSON types) is everything that the pools depend on.
 
     Raises:
+        ValueError: parts of another build are there, whose work would be lost.
         OSError: the folder cannot be made or written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    foreign = [path for path, stored in _laws(folder) if stored != law]
-    for path in foreign:
-        path.unlink()
-    return len(foreign)
+    stored = list(_laws(folder))
+    for theirs in [theirs for _, theirs in stored if theirs is not None]:
+        for name, value in law.items():
+            if name != "rows" and theirs.get(name) != value:
+                raise ValueError(
+                    f"{folder} holds finished states of another build, with {name} {theirs.get(name)!r}, not "
+                    f"{value!r}: give its options to go on with it, choose another --out, or remove that folder"
+                )
+    for path, found in stored:
+        if found != law:
+            path.unlink()
 
 
 def read_parts(folder: Path, law: Mapping[str, Any], vocabulary: Mapping[int, bytes]) -> dict[Context, Pool]:
