@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from polar.adaptive import AdaptiveSettings
 
 
+_LIVE_ONLY = ("texts", "model", "device")
+
+
 @paragraph_help
 @dataclass(frozen=True)
 class Options:
@@ -76,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from polar.run_evaluation import Request, evaluate_run, newest_run, planned_dither
 
     try:
+        check_mode(options)
         run = options.run if options.run is not None else newest_run(Path("runs"))
         out = options.out if options.out is not None else run / "evaluation"
         adaptive = AdaptiveSettings(
@@ -107,6 +111,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell("interrupted")
         return INTERRUPTED
     return 0
+
+
+def check_mode(options: Options) -> None:
+    """Refuse options that the chosen evaluation would ignore.
+
+    Raises:
+        ValueError: one that only the other one has.
+    """
+    ignored, when = (("keys", "surplus", "transmissions"), "without") if options.live else (_LIVE_ONLY, "with")
+    for name in ignored:
+        if getattr(options, name) != getattr(Options, name):
+            raise ValueError(f"--{name} only counts {when} --live: leave one of them out")
 
 
 def live(options: Options, run: Path, out: Path, adaptive: "AdaptiveSettings") -> int:

@@ -127,13 +127,15 @@ class RunSettings:
         gp objective has none.
 
         Raises:
-            ValueError: "auto" while the number of candidates is open.
+            ValueError: "auto" while the number of candidates is open, or 1.
         """
         if self.objective == "gp":
             return None
         if self.message_bits == "auto":
             if self.candidates is None:
                 raise ValueError("message_bits=auto: the number of candidates is needed")
+            if self.candidates < 2:
+                raise ValueError("message_bits=auto: one candidate carries no message; take more --candidates")
             return min(self.labels, self.candidates).bit_length() - 1
         # Imported only here, for its torch: see above.
         from wm_env.problem import MESSAGE_BITS

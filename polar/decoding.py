@@ -19,6 +19,9 @@ from polar.settings import Settings
 from polar.sources import drive
 from wm_env.lm.text import is_text, token_bytes
 
+_KEPT_BYTES = 1 << 28
+"""Laws of tokens that other forms and nonces need again are kept up to so much memory."""
+
 
 @dataclass(frozen=True)
 class Decoded:
@@ -47,7 +50,7 @@ def decode(channel: Channel, text: bytes, key: Key, nonces: Iterable[int], repor
     """
     if channel.settings.scheme == "parallel":
         return decode_parallel(channel.source.lm.tokenizer, text, key, nonces, channel.settings, channel.prompt)
-    law = lru_cache(maxsize=1024)(channel.source.law)
+    law = lru_cache(maxsize=_KEPT_BYTES // (8 * len(channel.source.lm.banned)))(channel.source.law)
 
     def read(keys: MessageKeys, receiver: Receiver) -> None:
         if channel.settings.scheme == "stream":

@@ -18,10 +18,10 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from polar.channel import Channel
-from polar.framing import BitString, Message, make_frame
+from polar.framing import BitString, Message, make_frame, overhead_bits
 from polar.index_sets import Bools
 from polar.montecarlo import block_interval
-from polar.parallel_code import decode_frames, encode_frame, open_bytes
+from polar.parallel_code import LONGEST_CODEWORD, decode_frames, encode_frame, open_bytes
 from polar.parallel_design import message_positions
 from polar.parallel_step import (
     Accept,
@@ -97,8 +97,10 @@ def write(channel: Channel, message: Message, keys: MessageKeys, most_tokens: in
     bits = coded_bits(encode_frame(frame, settings.parity), keys, int(positions.sum()))
     needed = len(bits) * settings.positions
     if needed > most_tokens:
+        fits = most_bytes(settings, most_tokens)
         raise ValueError(
-            f"the message does not fit: it takes {needed} tokens, {most_tokens} are allowed; allow more blocks"
+            f"the message does not fit: it takes {needed} tokens, {most_tokens} are allowed; "
+            + ("allow more blocks" if fits is None else f"a message of {fits} bytes fits, or allow more blocks")
         )
     labels = vocabulary_labels(channel.token_bytes, len(lm.banned), keys.derive("labels"), settings.hash_bits)
     uniform = uniforms(keys.stream("choices"))
@@ -113,6 +115,15 @@ def write(channel: Channel, message: Message, keys: MessageKeys, most_tokens: in
         tokens += step.tokens
         lost += int((read_bits(labels[list(step.tokens)][None], positions)[0] != wanted).sum())
     return Written(tokens, frame.length, bits.size, lost, len(bits), unfit)
+
+
+def most_bytes(settings: Settings, most_tokens: int) -> int | None:
+    """Bytes of the longest message that so many tokens carry; None if they carry no message at all."""
+    bits = most_tokens // settings.positions * int(message_mask(settings).sum())
+    room = 8 * (min(bits // 8, LONGEST_CODEWORD) - settings.parity)
+    return max(
+        (size for size in range(LONGEST_CODEWORD) if 8 * size + overhead_bits(bytes(size)) <= room), default=None
+    )
 
 
 def step_marginals(channel: Channel, tokens: Tokens) -> Floats:

@@ -369,6 +369,8 @@ def test_another_model_than_the_trees_is_named_with_it(run, tmp_path, capsys):
         (["--message-bits", "1", "2"], "one number"),
         (["--message-bits", "auto"], "no state"),
         (["--message-bits", "auto", "--auto-tv", "nan"], "probabilities"),
+        (["--keys", "4"], "--keys only counts without --live"),
+        (["--transmissions", "0"], "--transmissions only counts without --live"),
     ],
 )
 def test_requests_that_cannot_be_met(folder, run, capsys, arguments, message):

@@ -1,4 +1,5 @@
 import itertools
+import re
 import shutil
 
 import numpy as np
@@ -14,8 +15,20 @@ from polar.__main__ import main
 from polar.channel import open_channel
 from polar.decoding import decode, decode_parallel
 from polar.embedding import embed
-from polar.framing import BitString
-from polar.parallel import PLAIN_DRAWS, Written, retokenises, step_marginals, tokenise, unfit_draws, uniforms, write
+from polar.framing import BitString, make_frame
+from polar.parallel import (
+    PLAIN_DRAWS,
+    Written,
+    coded_bits,
+    message_mask,
+    retokenises,
+    step_marginals,
+    tokenise,
+    unfit_draws,
+    uniforms,
+    write,
+)
+from polar.parallel_code import encode_frame
 from polar.secrets import Key, MessageKeys, save_key
 from polar.settings import Limits, Settings
 from wm_env.lm.load import load_lm, load_tokenizer
@@ -168,6 +181,21 @@ def test_too_long_a_message_is_refused(channel):
         embed(channel, b"user", KEY, 0, limits=Limits(max_blocks=1))
 
 
+@pytest.mark.parametrize("blocks", [20, 40])
+def test_too_long_a_message_is_told_how_long_it_may_be(channel, blocks):
+    with pytest.raises(ValueError, match=r"a message of [0-9]+ bytes fits, or allow more blocks") as refused:
+        embed(channel, bytes(200), KEY, 0, limits=Limits(max_blocks=blocks))
+    fits = int(re.search(r"message of (\d+) bytes", str(refused.value)).group(1))
+    keys = MessageKeys(KEY, 0, "parallel")
+    per_step = int(message_mask(PARALLEL).sum())
+    steps = [
+        len(coded_bits(encode_frame(make_frame(bytes(size), keys.check), PARALLEL.parity), keys, per_step))
+        for size in (fits, fits + 1)
+    ]
+    allowed = blocks * channel.settings.block_length // PARALLEL.positions
+    assert steps[0] <= allowed < steps[1]
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -199,7 +227,7 @@ def test_command_line_decodes_without_a_model(folder, tmp_path, capsysbinary, mo
     assert main(["embed", *flags, "--model", str(folder), "--prompt", "the year", "--message", "user"]) == 0
     out, err = capsysbinary.readouterr()
     assert b"nonce 0: 32 bits, 72 with the frame" in err
-    assert b"TV to the model's law at most 1 (97.5 % confidence)" in err
+    assert b"TV to the law of plain parallel sampling at most 1 (97.5 % confidence)" in err
     text.write_bytes(out)
     alone.mkdir()
     shutil.copy(folder / "tokenizer.json", alone)

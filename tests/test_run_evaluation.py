@@ -121,6 +121,11 @@ def test_a_law_over_its_budget_is_told(run, capsys):
         assert (told in capsys.readouterr().out) == over
 
 
+def test_options_of_the_live_evaluation_are_not_ignored(run, capsys):
+    assert COMMAND.main([str(run), "--texts", "3"]) == 2
+    assert "--texts only counts with --live" in capsys.readouterr().err
+
+
 def test_dither_that_is_no_number_is_refused(run, capsys):
     (run / "config.json").write_text(json.dumps({"settings": {"message_bits": "auto", "dither_bits": "4"}}))
     assert COMMAND.main([str(run)]) == 2

@@ -234,6 +234,10 @@ def test_coded_preset_goes_on_from_a_checkpoint(small_tree_file, tmp_path):
         (["--seed", -1], "seed=-1: an integer from 0 to 2^32 - 1 is needed"),
         (["--message-bits", 2], "message_bits=2: the gp objective has none; add --objective coded"),
         (["--objective", "coded", "--message-bits", "auto"], "message_bits=auto: only the planner chooses lengths"),
+        (
+            ["--agent", "planner", "--objective", "coded", "--message-bits", "auto", "--candidates", "1"],
+            "message_bits=auto: one candidate carries no message",
+        ),
         (["--agent", "planner", "--dither-bits", "4"], "dither_bits=4: only --message-bits auto plans for dither"),
         (
             ["--agent", "planner", "--objective", "coded", "--message-bits", "auto", "--dither-bits", "9"],

@@ -135,7 +135,8 @@ def free_bytes(device: torch.device) -> int:
 def matrix_peak(device: torch.device, dtype: torch.dtype) -> float:
     """Floating-point operations per second of large matrix products, half a second of them, on this device now."""
     side = 8192 if device.type == "cuda" else 1024
-    left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    generator = torch.Generator(device).manual_seed(0)
+    left, right = (torch.randn(side, side, device=device, generator=generator).to(dtype) for _ in range(2))
     product = torch.empty_like(left)
     done, seconds = _repeat(lambda: torch.mm(left, right, out=product), device, seconds=0.5)
     return 2.0 * side**3 * done / seconds
