@@ -1,5 +1,6 @@
 """Fixtures that several test modules share."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from wm_env.tree import StateTree, save_tree
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("random", deadline=None, print_blob=True)
 settings.load_profile("repeatable")
+
+# Commands and scripts that tests start import this checkout too, wherever they run and whatever is installed.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -45,7 +45,7 @@ def test_a_missing_library_is_one_line_with_the_command(tmp_path):
         check=False,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ["PYTHONPATH"]))},
     )
     assert done.returncode == 1
     assert done.stderr == "error: this example needs TorchRL (No module named 'torchrl'): pip install torchrl\n"

@@ -67,7 +67,7 @@ def test_command_writes_results_and_figures_of_the_newest_run(run):
         capture_output=True,
         text=True,
         cwd=run.parent.parent,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
         check=False,
     )
     assert done.returncode == 0, done.stderr

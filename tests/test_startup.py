@@ -62,7 +62,7 @@ def test_an_import_is_interrupted_with_one_line(tmp_path, command):
     with subprocess.Popen(
         [sys.executable, *given],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ["PYTHONPATH"]))},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
