@@ -10,22 +10,28 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib.pyplot as plt
-import torch
-import tyro
-from tqdm import tqdm
+from command import SEEDS, run_benchmark, within
 
-from polar.achievability import (
-    Letter,
-    decoding_error,
-    letter,
-    message_variation,
-    random_codebook,
-    size_of,
-    state_variation,
-)
-from wm_env.information import measure
-from wm_env.law import BlockLaw
+from wm_env.startup import quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import matplotlib.pyplot as plt
+    import torch
+    import tyro
+    from tqdm import tqdm
+
+    from polar.achievability import (
+        Letter,
+        decoding_error,
+        letter,
+        message_variation,
+        random_codebook,
+        size_of,
+        state_variation,
+    )
+    from wm_env.files import check_output, write_atomically
+    from wm_env.information import measure
+    from wm_env.law import BlockLaw
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,10 @@ def row(n: int, name: str, rates: list[float], values: list[float]) -> str:
     return f"n = {n:<3}{name:<10}" + "  ".join(f"{r:.3f}:{v:.4f}" for r, v in zip(rates, values, strict=True))
 
 
-def main(options: Options) -> None:
+def main() -> None:
+    options = tyro.cli(Options, description=__doc__)
+    within(options, lengths=(1, 12), state_lengths=(1, 20), messages=(1, 1024), slack=(0, 1), seed=SEEDS)
+    check_output(options.out, "name another --out")
     torch.set_num_threads(1)
     block = example_law()
     information, law = measure(block), letter(block)
@@ -129,10 +138,9 @@ def main(options: Options) -> None:
         axes.set_ylim(0, 1)
         axes.legend(fontsize=7)
     figure.tight_layout()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(options.out, dpi=140)
+    write_atomically(options.out, lambda temporary: figure.savefig(temporary, format="png", dpi=140))
     print(f"wrote {options.out}")
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
+    run_benchmark(main)

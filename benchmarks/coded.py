@@ -9,21 +9,25 @@ blocks themselves lead to. Where the package is not installed: PYTHONPATH=. befo
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-import torch
+from command import run_benchmark, within
 
-from agents.adaptive_planner import plan_adaptive
-from agents.coded_planner import plan_coded
-from polar.adaptive import AdaptivePoint, AdaptiveSettings, evaluate_adaptive
-from polar.decoders import Knowledge, observations
-from polar.evaluation import EvaluationSettings, OperatingPoint, evaluate
-from polar.run_evaluation import load_run
-from wm_env.law import JointLaw
-from wm_env.limits import Limit, block_limit, tree_limit
-from wm_env.tree import StateTree, shipped_tree
+from wm_env.startup import quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import numpy as np
+
+    from agents.adaptive_planner import plan_adaptive
+    from agents.coded_planner import plan_coded
+    from polar.adaptive import AdaptivePoint, AdaptiveSettings, evaluate_adaptive
+    from polar.decoders import Knowledge, observations
+    from polar.evaluation import EvaluationSettings, OperatingPoint, evaluate
+    from polar.run_evaluation import load_run
+    from wm_env.law import JointLaw
+    from wm_env.limits import Limit, law_limit, tree_limit
+    from wm_env.tree import StateTree, shipped_tree
 
 BUDGETS = (0.0, 0.01, 0.05, 0.1)
 DITHER_BITS = 4
@@ -34,9 +38,11 @@ def main() -> None:
     parser.add_argument("--run", type=Path, nargs="*", default=[], help="runs to compare at 3 message bits")
     parser.add_argument("--transmissions", type=int, default=1000, help="Monte Carlo texts of every point")
     options = parser.parse_args()
+    within(options, transmissions=(0, 10**9))
     tree = shipped_tree()
+    laws = load_laws(tree, options.run)
     show_limits(tree, options.transmissions)
-    show_recipes(tree, options.run)
+    show_recipes(tree, laws)
     show_lengths(tree, options.transmissions)
 
 
@@ -48,7 +54,7 @@ def show_limits(tree: StateTree, transmissions: int) -> None:
         for bits in (1, 2, 3, 4):
             for budget in BUDGETS:
                 law = plan(tree, bits, budget, knowledge)
-                limit = limit_of_law(law, bits)
+                limit = law_limit(law, bits)
                 keys = (1 << bits, 1 << bits + DITHER_BITS)
                 settings = EvaluationSettings((bits,), keys, ("map",), (knowledge,), ("dither",), transmissions)
                 pad, dither = evaluate(tree, law, settings)
@@ -71,13 +77,22 @@ def pad_floor(limit: Limit, budget: float) -> float:
     return (limit.block_error(budget) + float(np.maximum(beyond - budget, 0).sum())) / bits
 
 
-def show_recipes(tree: StateTree, runs: Sequence[Path]) -> None:
+def load_laws(tree: StateTree, runs: Sequence[Path]) -> dict[str, JointLaw]:
+    """The laws of run folders, which must have this tree, by the names of the folders."""
+    laws = {}
+    for run in runs:
+        own, laws[str(run)] = load_run(run)
+        if own.fingerprint != tree.fingerprint:
+            raise ValueError(f"{run} has another tree than the shipped one: leave it out")
+    return laws
+
+
+def show_recipes(tree: StateTree, laws: Mapping[str, JointLaw]) -> None:
     """3 bits in 8 tokens with 8 keys; D is the block error plus the TV, at least 1 - E[P0] for every code."""
     print(f"\n3 bits in 8 tokens, 8 keys, successive decoding; 1 - E[P0] = {tree_limit(tree, 3).block_error(0):.4f}\n")
     print("| law | TV | bit error | block error | D |\n| --- | --- | --- | --- | --- |")
-    laws = {str(run): load_run(run)[1] for run in runs}
-    laws |= {f"planner, TV budget {budget:g}": plan(tree, 3, budget, "marginal") for budget in BUDGETS}
-    for name, law in laws.items():
+    planned = {f"planner, TV budget {budget:g}": plan(tree, 3, budget, "marginal") for budget in BUDGETS}
+    for name, law in {**laws, **planned}.items():
         point = evaluate(tree, law, EvaluationSettings((3,), (8,), ("sc",), ("marginal",), transmissions=0))[0]
         print(
             f"| {name} | {point.tv_mean:.4f} | {point.ber:.5f} | {point.bler:.4f} | {point.bler + point.tv_mean:.4f} |"
@@ -86,15 +101,19 @@ def show_recipes(tree: StateTree, runs: Sequence[Path]) -> None:
 
 def show_lengths(tree: StateTree, transmissions: int) -> None:
     """Lengths that follow the state, planned free of errors, against the longest fixed length free of errors."""
-    print("\n| lengths | TV | bits per token | bit error | measured |\n| --- | --- | --- | --- | --- |")
-    for budget in BUDGETS:
-        law = plan_adaptive(tree, len(tree.blocks) * budget).law
-        point = evaluate_adaptive(tree, law, AdaptiveSettings(transmissions=transmissions))
-        rate = point.mean_bits / tree.block_length
-        print(
-            f"| auto, TV budget {budget:g} | {point.tv_mean:.4f} | {rate:.4f} | {point.ber:.5f} | {measured(point)} |",
-            flush=True,
-        )
+    print("\n| lengths | TV | bits per token | limit | bit error | measured |")
+    print("|" + " --- |" * 6)
+    for dither_bits in (0, DITHER_BITS):
+        for budget in BUDGETS:
+            law = plan_adaptive(tree, len(tree.blocks) * budget, dither_bits=dither_bits).law
+            settings = AdaptiveSettings(dither_bits=dither_bits, transmissions=transmissions)
+            point = evaluate_adaptive(tree, law, settings)
+            rate, limit = point.mean_bits / tree.block_length, point.limit / tree.block_length
+            print(
+                f"| auto, {dither_bits} bits of dither, TV budget {budget:g} | {point.tv_mean:.4f} | {rate:.4f} | "
+                f"{limit:.4f} | {point.ber:.5f} | {measured(point)} |",
+                flush=True,
+            )
     for bits in (1, 2, 3, 4):
         for budget in (0.0, 0.01):
             law = plan(tree, bits, budget, "path")
@@ -102,7 +121,7 @@ def show_lengths(tree: StateTree, transmissions: int) -> None:
             point = evaluate(tree, law, settings)[0]
             rate = point.rate_bits_per_token
             print(
-                f"| {bits} bits, TV budget {budget:g} | {point.tv_mean:.4f} | {rate:.4f} | {point.ber:.5f} | "
+                f"| {bits} bits, TV budget {budget:g} | {point.tv_mean:.4f} | {rate:.4f} | | {point.ber:.5f} | "
                 f"{measured(point)} |",
                 flush=True,
             )
@@ -114,13 +133,6 @@ def plan(tree: StateTree, bits: int, budget: float, knowledge: Knowledge) -> Joi
     return plan_coded(tree, bits, len(tree.blocks) * budget, seen=seen).law
 
 
-def limit_of_law(law: JointLaw, bits: int) -> Limit:
-    """The limit of the law's blocks, its states as likely as they are under the law."""
-    cover = torch.cat([block.cover for block in law.blocks]).numpy()
-    weights = torch.cat([block.state_probs for block in law.blocks]).numpy() / len(law.blocks)
-    return block_limit(cover, weights, bits)
-
-
 def measured(point: OperatingPoint | AdaptivePoint) -> str:
     if point.ber_mc is None or point.ber_mc_ci95 is None:
         return "no bits sent"
@@ -128,4 +140,4 @@ def measured(point: OperatingPoint | AdaptivePoint) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -11,14 +11,19 @@ package is not installed: PYTHONPATH=. before the command.
 
 import argparse
 
-import numpy as np
+from command import run_benchmark, within
 
-from agents.coded_planner import plan_coded
-from agents.word_maps import alike_states
-from wm_env.common_maps import common_map_success
-from wm_env.law import BlockLaw, symbol_label_probs
-from wm_env.limits import shared_key_success
-from wm_env.tree import Floats, Ints, shipped_tree
+from wm_env.startup import quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import numpy as np
+
+    from agents.coded_planner import plan_coded
+    from agents.word_maps import alike_states
+    from wm_env.common_maps import common_map_success
+    from wm_env.law import BlockLaw, symbol_label_probs
+    from wm_env.limits import shared_key_success
+    from wm_env.tree import Floats, Ints, shipped_tree
 
 
 def main() -> None:
@@ -27,6 +32,7 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=21, help="most states of a group")
     parser.add_argument("--rounds", type=int, default=30, help="most maps to add")
     options = parser.parse_args()
+    within(options, message_bits=(1, 4), largest=(2, 10**9), rounds=(0, 10**9))
     tree = shipped_tree()
     law = plan_coded(tree, options.message_bits, 0.0).law
     print("| block | states | probability | 1 - U | planner | its maps, any odds | with further maps |")
@@ -74,4 +80,4 @@ def decode(block: BlockLaw, bits: int) -> tuple[Ints, Floats]:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -9,36 +9,43 @@ same pools (the most likely blocks, and keyed draws) after the openings of the s
 the reference wrote with the scheme of `python -m polar`.
 """
 
-import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-import tyro
+from command import MANY, run_benchmark, within
 
-from polar.block import CIRCLE, PoolCode, make_code
-from polar.channel import Settings, open_channel
-from polar.decoding import decode
-from polar.embedding import embed_with_retries
-from polar.report import align
-from polar.secrets import Key
-from wm_env.files import write_json
-from wm_env.lm.candidates import SCORE_STEP, Pool, make_pools, score_steps
-from wm_env.lm.llada import MaskedLM
-from wm_env.lm.load import load_lm
-from wm_env.lm.pool_settings import PoolSettings
-from wm_env.lm.prompts import read_prompts
-from wm_env.lm.stack import stack_of
-from wm_env.lm.text import token_bytes
+from wm_env.startup import quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import numpy as np
+    import torch
+    import tyro
+
+    from polar.block import CIRCLE, PoolCode, make_code
+    from polar.channel import Settings, open_channel
+    from polar.decoding import decode
+    from polar.embedding import embed_with_retries
+    from polar.report import align
+    from polar.secrets import Key
+    from wm_env.files import check_output, read_json, write_json
+    from wm_env.json_values import entry, read_as
+    from wm_env.lm.candidates import SCORE_STEP, Pool, make_pools, score_steps
+    from wm_env.lm.llada import MaskedLM
+    from wm_env.lm.load import load_lm
+    from wm_env.lm.pool_settings import PoolSettings
+    from wm_env.lm.prompts import read_prompts
+    from wm_env.lm.stack import stack_of
+    from wm_env.lm.text import token_bytes
 
 KEY = Key(b"drift between stacks, no secret!")
 BATCH = 25
 ANGLES = 64
 """Turns of the circle over which the words of a block are averaged."""
 ROWS, OTHER_ROWS = 64, 24
+LENGTH = 8
+"""L of the pools."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ def make(name: str, lm: MaskedLM, contexts: np.ndarray, options: Options, rows: 
     start = time.perf_counter()
     for kind in ("top", "sampled"):
         width = options.candidates
-        settings = PoolSettings(kind, 8, width, options.temperature, width + 4, rows, b"drift")
+        settings = PoolSettings(kind, LENGTH, width, options.temperature, width + 4, rows, b"drift")
         pools[kind] = [
             pool
             for first in range(0, len(contexts), BATCH)
@@ -207,7 +214,7 @@ def openings(lm: MaskedLM, options: Options) -> np.ndarray:
     """The first tokens of the first prompts that are long enough, (states, context)."""
     rows = [ids[: options.context] for ids in map(lm.encode, read_prompts("shipped")) if len(ids) >= options.context]
     if len(rows) < options.states:
-        raise SystemExit(f"error: only {len(rows)} shipped prompts have {options.context} tokens")
+        raise ValueError(f"only {len(rows)} shipped prompts have {options.context} tokens")
     return np.array(rows[: options.states], dtype=np.int64)
 
 
@@ -226,14 +233,51 @@ def to_json(made: Made) -> dict[str, Any]:
     return {"name": made.name, "stack": made.stack, "seconds": made.seconds, "pools": pools}
 
 
-def from_json(stored: dict[str, Any], length: int) -> Made:
-    def pool(row: dict[str, Any]) -> Pool:
-        text = tuple(bytes.fromhex(string) for string in row["text"])
-        scores, cover = (np.array(row[name]) for name in ("log2_prob", "cover"))
-        return Pool(np.zeros((len(text), length), dtype=np.int64), scores, cover, text, False, 0, 0)
+@dataclass(frozen=True)
+class StoredPool:
+    """A pool in a file, its texts in hexadecimal digits."""
 
-    pools = {kind: [pool(row) for row in rows] for kind, rows in stored["pools"].items()}
-    return Made("other machine", stored["stack"], pools, stored["seconds"])
+    text: tuple[str, ...]
+    log2_prob: tuple[float, ...]
+    cover: tuple[float, ...]
+
+    def pool(self) -> Pool:
+        text = tuple(map(bytes.fromhex, self.text))
+        if not len(text) == len(self.log2_prob) == len(self.cover):
+            raise ValueError("a pool of the reference has not one number for every text")
+        tokens = np.zeros((len(text), LENGTH), dtype=np.int64)
+        return Pool(tokens, np.array(self.log2_prob), np.array(self.cover), text, False, 0, 0)
+
+
+@dataclass(frozen=True)
+class StoredPools:
+    """Both kinds of pools in a file, one for every state."""
+
+    top: tuple[StoredPool, ...]
+    sampled: tuple[StoredPool, ...]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What `to_json` wrote."""
+
+    name: str
+    stack: str
+    seconds: float
+    pools: StoredPools
+
+
+def read_reference(path: Path, states: int) -> Made:
+    """The pools that another machine made of the same states."""
+    stored = read_as(Stored, entry(read_json(path), "reference", dict[str, Any], path), path, "reference")
+    pools = {
+        kind: [pool.pool() for pool in found]
+        for kind, found in (("top", stored.pools.top), ("sampled", stored.pools.sampled))
+    }
+    for found in pools.values():
+        if len(found) != states:
+            raise ValueError(f"{path} has {len(found)} states, not {states}: give it the same options")
+    return Made("other machine", stored.stack, pools, stored.seconds)
 
 
 def table(rows: list[Drift]) -> str:
@@ -248,14 +292,17 @@ def table(rows: list[Drift]) -> str:
 
 def main() -> None:
     options = tyro.cli(Options, description=__doc__)
+    within(options, states=MANY, context=MANY, candidates=(1, 1024), tv_budget=(0, 1), texts=(0, 10**9))
+    check_output(options.out, "name another --out")
+    other = None if options.reference is None else read_reference(options.reference, options.states)
     start = time.perf_counter()
     stacks = load_stacks()
     reference_lm = stacks["CPU fp32"]
     contexts = openings(reference_lm, options)
     made = [make(name, lm, contexts, options) for name, lm in stacks.items()]
     made.insert(1, make(f"CPU fp32, {OTHER_ROWS} rows", reference_lm, contexts, options, OTHER_ROWS))
-    if options.reference is not None:
-        made.append(from_json(json.loads(options.reference.read_text())["reference"], 8))
+    if other is not None:
+        made.append(other)
     for one in made:
         print(f"{one.name}: {one.stack}, {one.seconds:.1f} s")
     rows = [row for other in made[1:] for row in compare(made[0], other, options)]
@@ -282,4 +329,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -20,26 +20,31 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Literal
 
-import numpy as np
-import torch
-import tyro
-from metering import measure
-from scipy.stats import chisquare
-from sharing import Share, Tally, add, run_shares
+from command import MANY, SEEDS, run_benchmark, within
 
-from polar import stream
-from polar.arithmetic import NoMessageError, Receiver, Sender
-from polar.block import make_code
-from polar.channel import Channel, Settings, open_channel
-from polar.decoding import decode
-from polar.embedding import Embedded, Limits, UnfitTextError, embed_with_retries
-from polar.framing import CHECK_BITS, Message
-from polar.secrets import KEY_BYTES, Key, MessageKeys
-from polar.sources import QuantisedLaw, drive, open_vocabulary
-from polar.stream import Tokens
-from polar.vocabulary import Vocabulary
-from wm_env.lm.load import load_lm
-from wm_env.lm.prompts import read_prompts
+from wm_env.startup import quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import numpy as np
+    import torch
+    import tyro
+    from metering import measure
+    from scipy.stats import chisquare
+    from sharing import Share, Tally, add, run_shares
+
+    from polar import stream
+    from polar.arithmetic import NoMessageError, Receiver, Sender
+    from polar.block import make_code
+    from polar.channel import Channel, Settings, open_channel
+    from polar.decoding import decode
+    from polar.embedding import Embedded, Limits, UnfitTextError, embed_with_retries
+    from polar.framing import CHECK_BITS, Message
+    from polar.secrets import KEY_BYTES, Key, MessageKeys
+    from polar.sources import QuantisedLaw, drive, open_vocabulary
+    from polar.stream import Tokens
+    from polar.vocabulary import Vocabulary
+    from wm_env.lm.load import load_lm
+    from wm_env.lm.prompts import read_prompts
 
 BRIEF = Limits(ending="none")
 
@@ -348,7 +353,7 @@ MEASUREMENTS = {
 def open_bench(options: Options, index: int) -> Bench:
     """The model of process `index`, on one thread, on a GPU of its turn."""
     torch.set_num_threads(1)
-    device = f"cuda:{index % torch.cuda.device_count()}" if options.device == "cuda" else options.device
+    device = f"cuda:{index % max(1, torch.cuda.device_count())}" if options.device == "cuda" else options.device
     return Bench(options, device)
 
 
@@ -363,9 +368,11 @@ def work(options: Options, share: Share) -> Tally:
 def main() -> None:
     """Measure and print."""
     options = tyro.cli(Options, description=__doc__)
+    within(options, count=MANY, processes=(1, 1024), size=(0, 4096), letters=(1, len(LETTERS)), words=MANY)
+    within(options, minutes=(0, 10**6), seed=SEEDS)
     tally = run_shares(partial(work, options), options.count, options.processes, options.minutes)
     print(MEASUREMENTS[options.what].report(open_bench(options, 0), tally), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -18,12 +18,10 @@ The scaling over GPUs in one line, after `checkpoint`:
 """
 
 import argparse
-import json
 import os
 import platform
 import shutil
 import string
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -31,25 +29,40 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from plain_llada import plain_logits
-from random_llada import llada_8b, write_random_llada
-from torch.profiler import ProfilerActivity, profile
+from command import run_benchmark, within
 
-from wm_env.lm.build_options import BuildOptions
-from wm_env.lm.builder import Plan, prepare, tell_cost, with_rows
-from wm_env.lm.candidates import canvas_of, make_pools
-from wm_env.lm.cost import canvas_flops, estimate, matrix_peak, measure_speed, pass_bytes, rows_that_fit, state_flops
-from wm_env.lm.crew import Crew
-from wm_env.lm.llada import MaskedLM, compiled_lm
-from wm_env.lm.load import load_lm
-from wm_env.lm.network import LLaDAConfig, tensor_names
-from wm_env.lm.partial import parts_folder
-from wm_env.lm.pool_settings import PoolSettings
-from wm_env.lm.progress import progress
-from wm_env.lm.states import grow_tree
-from wm_env.lm.text import token_bytes
+from wm_env.startup import quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import numpy as np
+    import torch
+    from plain_llada import plain_logits
+    from random_llada import llada_8b, write_random_llada
+    from torch.profiler import ProfilerActivity, profile
+
+    from wm_env.files import check_output, read_json, write_json
+    from wm_env.json_values import entry
+    from wm_env.lm.build_options import BuildOptions
+    from wm_env.lm.builder import Plan, prepare, tell_cost, with_rows
+    from wm_env.lm.candidates import canvas_of, make_pools
+    from wm_env.lm.cost import (
+        canvas_flops,
+        estimate,
+        matrix_peak,
+        measure_speed,
+        pass_bytes,
+        rows_that_fit,
+        state_flops,
+    )
+    from wm_env.lm.crew import Crew
+    from wm_env.lm.llada import MaskedLM, compiled_lm
+    from wm_env.lm.load import load_lm
+    from wm_env.lm.network import LLaDAConfig, tensor_names
+    from wm_env.lm.partial import parts_folder
+    from wm_env.lm.pool_settings import PoolSettings
+    from wm_env.lm.progress import progress
+    from wm_env.lm.states import grow_tree
+    from wm_env.lm.text import token_bytes
 
 CONTEXT, LENGTH, CANDIDATES, WIDTH, TEMPERATURE = 64, 8, 20, 24, 4.0
 PAPER_PROMPTS, PAPER_BLOCKS = 50, 2
@@ -70,7 +83,7 @@ class Figures(dict[str, Any]):
     def write(self, path: Path | None) -> None:
         """Write them as JSON if there is a path."""
         if path is not None:
-            path.write_text(json.dumps(self, indent=2) + "\n")
+            write_json(path, self)
 
 
 def main() -> None:
@@ -106,10 +119,13 @@ def main() -> None:
     command.add_argument("--json", type=Path)
     command.set_defaults(run=mini)
     options = parser.parse_args()
+    if getattr(options, "json", None) is not None:
+        check_output(options.json, "name another --json")
     options.run(options)
 
 
 def checkpoint(options: argparse.Namespace) -> None:
+    within(options, layers=(1, 32))
     start = time.perf_counter()
     write_random_llada(options.folder, llada_8b(options.layers), options.device)
     size = sum(path.stat().st_size for path in options.folder.iterdir())
@@ -117,6 +133,7 @@ def checkpoint(options: argparse.Namespace) -> None:
 
 
 def card(options: argparse.Namespace) -> None:
+    within(options, rows=(1, 10**6))
     start = time.perf_counter()
     lm = load_lm(options.model, device=options.device, dtype=torch.bfloat16)
     device = lm.banned.device
@@ -234,7 +251,7 @@ def exactness(source: str, lm: MaskedLM, canvases: int = 16) -> dict[str, Any]:
 
 def written_law(source: str, lm: MaskedLM, canvases: torch.Tensor, position: int) -> torch.Tensor:
     """Natural log p at one position by the pass written out, in the dtype of `lm`, over what is not banned."""
-    config = LLaDAConfig.from_json(json.loads((Path(source) / "config.json").read_text()))
+    config = LLaDAConfig.from_json(read_json(Path(source) / "config.json"))
     names, state = tensor_names(config), lm.network.state_dict()
     logits = [plain_logits(lambda name: state[names[name]], config, canvas)[position] for canvas in canvases]
     return torch.stack(logits).double()[:, ~lm.banned].log_softmax(-1)
@@ -251,6 +268,7 @@ def write_profile(lm: MaskedLM, settings: PoolSettings, path: Path) -> None:
 
 def tree(options: argparse.Namespace) -> None:
     """A tree by the builder's own parts; the time is that of growing, from when all are ready until all are done."""
+    within(options, prompts=(1, 10**6))
     with Crew.join() as crew, crew.together():
         folder = Path(tempfile.gettempdir()) / f"extraction-{os.environ.get('MASTER_PORT', 'alone')}"
         if crew.first:
@@ -324,9 +342,18 @@ def grow(plan: Plan, crew: Crew, report: Callable[[int, float], None]) -> Any:
     )
 
 
+def read_result(path: Path) -> dict[str, Any]:
+    """What `tree` wrote."""
+    kinds = {"processes": int, "seconds": float, "states/s": float, "share of the peak": float, "fingerprint": str}
+    result = {name: entry(read_json(path), name, kind, path) for name, kind in kinds.items()}
+    if min(result["processes"], result["states/s"]) <= 0:
+        raise ValueError(f"{path}: processes and states/s are above 0")
+    return result
+
+
 def efficiency(options: argparse.Namespace) -> None:
     """Speed over that of the first file, by process."""
-    results = [json.loads(path.read_text()) for path in options.files]
+    results = [read_result(path) for path in options.files]
     base = results[0]["states/s"] / results[0]["processes"]
     print("| processes | seconds | states/s | share of the peak | efficiency | same tree |")
     print("| --- | --- | --- | --- | --- | --- |")
@@ -340,6 +367,7 @@ def efficiency(options: argparse.Namespace) -> None:
 
 def mini(options: argparse.Namespace) -> None:
     """The tree of four prompts with the builder's defaults, and the plain loop on a few of its states."""
+    within(options, threads=(1, 1024), plain_states=(1, 4))
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         plan = prepare(
@@ -416,4 +444,4 @@ def plain_search(lm: MaskedLM, context: tuple[int, ...], settings: PoolSettings)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_benchmark(main)

@@ -9,17 +9,22 @@ forced bits at once. Both laws of V are compared with the cover's, averaged over
 import math
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-import tyro
-from numpy.typing import NDArray
+from command import MANY, SEEDS, run_benchmark, within
 
-from polar.index_sets import choose_sets, spectrum, token_code
-from polar.memoryless import draw_states
-from polar.successive import conditional_llrs
-from polar.transform import label_words
-from wm_env.capacity import block_law, dense_cover, partition_assignment
-from wm_env.information import total_variation
+from wm_env.startup import quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import numpy as np
+    import torch
+    import tyro
+    from numpy.typing import NDArray
+
+    from polar.index_sets import choose_sets, spectrum, token_code
+    from polar.memoryless import draw_states
+    from polar.successive import conditional_llrs
+    from polar.transform import label_words
+    from wm_env.capacity import block_law, dense_cover, partition_assignment
+    from wm_env.information import total_variation
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,9 @@ class Options:
     """Seed of the cover and the states."""
 
 
-def main(options: Options) -> None:
+def main() -> None:
+    options = tyro.cli(Options, description=__doc__)
+    within(options, log_length=(1, 4), states=MANY, seed=SEEDS)
     rng = np.random.default_rng(options.seed)
     rows = torch.from_numpy(rng.dirichlet(np.ones(2), 6))
     cover = dense_cover(torch.full((6,), 1 / 6, dtype=torch.float64), rows)
@@ -70,4 +77,4 @@ def gaps_of(llr: NDArray[np.float64], words: NDArray[np.uint8], forced: NDArray[
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
+    run_benchmark(main)

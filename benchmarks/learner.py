@@ -17,16 +17,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
+from command import MANY, SEEDS, run_benchmark, within
 
-from agents.evaluation import evaluate_policy
-from agents.fast_primal_dual import ClosedFormLagrangian
-from agents.planner import plan
-from agents.primal_dual import AutogradLagrangian, PrimalDual, initial_policy
-from agents.settings import LearnerSettings
-from wm_env.problem import Objective, Problem, make_objective
-from wm_env.synthetic import synthetic_tree
-from wm_env.tree import StateTree, shipped_tree
+from wm_env.startup import quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import torch
+
+    from agents.evaluation import evaluate_policy
+    from agents.fast_primal_dual import ClosedFormLagrangian
+    from agents.planner import plan
+    from agents.primal_dual import AutogradLagrangian, PrimalDual, initial_policy
+    from agents.settings import LearnerSettings
+    from wm_env.problem import Objective, Problem, make_objective
+    from wm_env.synthetic import synthetic_tree
+    from wm_env.tree import StateTree, shipped_tree
 
 EPSILON = 0.1
 IN_A_ROW = 5
@@ -52,6 +57,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=0, help="T, iterations of a whole run; 0 for none")
     parser.add_argument("--seed", type=int, default=0, help="seed of the initial policy")
     options = parser.parse_args()
+    within(options, threads=(1, 1024), labels=(2, 256), rounds=MANY, iterations=(0, 10**9), seed=SEEDS)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("no CUDA device is there: use --device cpu")
     torch.set_num_threads(options.threads)
@@ -188,4 +194,4 @@ def seconds(step: Step, device: str, repeats: int = 1) -> Seconds:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

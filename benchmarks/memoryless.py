@@ -10,37 +10,43 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import matplotlib.pyplot as plt
-import numpy as np
-import torch
-import tyro
-from matplotlib.axes import Axes
-from scipy.stats import binomtest
+from command import MANY, SEEDS, run_benchmark, within
 
-from polar.index_sets import (
-    IndexSets,
-    Spectrum,
-    TokenCode,
-    choose_sets,
-    divergence,
-    expected_dead_ends,
-    positions_within,
-    spectrum,
-    token_code,
-    variation_bound,
-)
-from polar.memoryless import decode, draw_states, encode
-from wm_env.capacity import (
-    Cover,
-    block_law,
-    capacity,
-    dense_cover,
-    pair_cover,
-    partition_assignment,
-    rate_of,
-    substitution_channel,
-)
-from wm_env.information import measure
+from wm_env.startup import quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import matplotlib.pyplot as plt
+    import numpy as np
+    import torch
+    import tyro
+    from matplotlib.axes import Axes
+    from scipy.stats import binomtest
+
+    from polar.index_sets import (
+        IndexSets,
+        Spectrum,
+        TokenCode,
+        choose_sets,
+        divergence,
+        expected_dead_ends,
+        positions_within,
+        spectrum,
+        token_code,
+        variation_bound,
+    )
+    from polar.memoryless import decode, draw_states, encode
+    from wm_env.capacity import (
+        Cover,
+        block_law,
+        capacity,
+        dense_cover,
+        pair_cover,
+        partition_assignment,
+        rate_of,
+        substitution_channel,
+    )
+    from wm_env.files import check_output, write_atomically
+    from wm_env.information import measure
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,8 @@ class Rates:
         return range(self.smallest, self.largest + 1)
 
     def run(self) -> None:
+        within(self, share=(0, 1), seconds=(0, 10**9))
+        check_output(self.out, "name another --out")
         figure, (errors, rates, variation) = plt.subplots(1, 3, figsize=(14, 4.2))
         two, many = pairs_code(self.vocabulary, 2), pairs_code(self.vocabulary, self.vocabulary)
         limit = self.vocabulary**2 // 4 / math.comb(self.vocabulary, 2)
@@ -168,8 +176,7 @@ class Rates:
             axes.set_xscale("log", base=2)
             axes.legend(fontsize=7)
         figure.tight_layout()
-        self.out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(self.out, dpi=140)
+        write_atomically(self.out, lambda temporary: figure.savefig(temporary, format="png", dpi=140))
         print(f"wrote {self.out}")
 
     def plain_rates(self, axes: Axes, name: str, code: TokenCode, limit: float, colour: str) -> None:
@@ -250,6 +257,7 @@ class Noisy:
     """Folder for the polarised entropies."""
 
     def run(self) -> None:
+        within(self, substitution=(0, 1))
         cover = pair_cover(self.vocabulary)
         assignment = partition_assignment(cover, torch.arange(self.vocabulary) * 2 // self.vocabulary, 2)
         channel = substitution_channel(self.vocabulary, self.substitution)
@@ -291,6 +299,12 @@ def draw_errors(axes: Axes, points: list[Measured], label: str, style: str) -> N
 Command = Annotated[Rates, tyro.conf.subcommand("rates")] | Annotated[Noisy, tyro.conf.subcommand("noisy")]
 
 
-if __name__ == "__main__":
+def main() -> None:
+    options = tyro.cli(Command, description=__doc__)
+    within(options, vocabulary=(2, 1024), smallest=(1, 20), largest=(options.smallest, 20), frames=MANY, seed=SEEDS)
     torch.set_num_threads(1)
-    tyro.cli(Command, description=__doc__).run()  # type: ignore[arg-type]
+    options.run()
+
+
+if __name__ == "__main__":
+    run_benchmark(main)

@@ -10,26 +10,31 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import numpy as np
-import torch
-import tyro
-from colours import MESSAGE_BITS, Colours
+from command import MANY, SEEDS, run_benchmark, within
 
-from polar import parallel
-from polar.channel import Channel, Settings, open_channel
-from polar.framing import BitString, make_frame
-from polar.index_sets import Bools, bit_levels
-from polar.parallel_code import decode_frames, encode_frame, open_bytes
-from polar.parallel_step import draw_tokens, label_masses, read_bits, vocabulary_labels
-from polar.secrets import KEY_BYTES, Key, MessageKeys
-from polar.sources import open_vocabulary
-from polar.stream import Tokens
-from polar.successive import conditional_llrs
-from polar.transform import polar_transform
-from wm_env.lm.llada import MaskedLM
-from wm_env.lm.load import load_lm
-from wm_env.lm.prompts import read_prompts
-from wm_env.tree import Floats, Ints
+from wm_env.startup import quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import numpy as np
+    import torch
+    import tyro
+    from colours import MESSAGE_BITS, Colours
+
+    from polar import parallel
+    from polar.channel import Channel, Settings, open_channel
+    from polar.framing import BitString, make_frame
+    from polar.index_sets import Bools, bit_levels
+    from polar.parallel_code import decode_frames, encode_frame, open_bytes
+    from polar.parallel_step import draw_tokens, label_masses, read_bits, vocabulary_labels
+    from polar.secrets import KEY_BYTES, Key, MessageKeys
+    from polar.sources import open_vocabulary
+    from polar.stream import Tokens
+    from polar.successive import conditional_llrs
+    from polar.transform import polar_transform
+    from wm_env.lm.llada import MaskedLM
+    from wm_env.lm.load import load_lm
+    from wm_env.lm.prompts import read_prompts
+    from wm_env.tree import Floats, Ints
 
 POSITIONS = (8, 16, 32, 64)
 
@@ -276,9 +281,10 @@ def finds(received: BitString, keys: MessageKeys, parity: int, length: int, mess
 def main() -> None:
     torch.set_num_threads(1)
     options = tyro.cli(Options, description=__doc__)
+    within(options, count=MANY, seed=SEEDS)
     bench = Bench(options)
     (table if options.what == "table" else edits)(bench)
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

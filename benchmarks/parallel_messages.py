@@ -10,22 +10,29 @@ import json
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
-import torch
-import tyro
+from command import MANY, SEEDS, run_benchmark, within
 
-from polar.channel import Settings, open_channel
-from polar.decoding import decode_parallel
-from polar.embedding import embed_with_retries
-from polar.framing import BitString
-from polar.secrets import KEY_BYTES, Key
-from polar.sources import open_vocabulary
-from wm_env.lm.load import EMBEDDED, load_lm, load_tokenizer
-from wm_env.lm.prompts import read_prompts
+from wm_env.startup import quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import numpy as np
+    import torch
+    import tyro
+
+    from polar.channel import Settings, open_channel
+    from polar.decoding import decode_parallel
+    from polar.embedding import embed_with_retries
+    from polar.framing import BitString
+    from polar.secrets import KEY_BYTES, Key
+    from polar.sources import open_vocabulary
+    from wm_env.files import read_text
+    from wm_env.json_values import parse_json, read_as
+    from wm_env.lm.load import EMBEDDED, load_lm, load_tokenizer
+    from wm_env.lm.prompts import read_prompts
 
 MESSAGE_BITS = 32
 
@@ -54,7 +61,18 @@ class Read:
     settings: tyro.conf.OmitArgPrefixes[Settings] = field(default_factory=lambda: Settings(scheme="parallel"))
 
 
+@dataclass(frozen=True)
+class Line:
+    """What `write` writes for a message: its key in hexadecimal digits, its nonce, itself and its text."""
+
+    key: str
+    nonce: int
+    message: int
+    text: str
+
+
 def write(options: Write) -> None:
+    within(options, count=MANY, seed=SEEDS)
     lm = load_lm("mini")
     vocabulary, prompts = open_vocabulary(lm), read_prompts("shipped")
     tokens = rejected = 0
@@ -66,8 +84,7 @@ def write(options: Write) -> None:
             channel = open_channel(lm, prompts[number % len(prompts)], options.settings, vocabulary)
             sent = embed_with_retries(channel, BitString(message, MESSAGE_BITS), key, range(ATTEMPTS))
             tokens, rejected = tokens + len(sent.tokens), rejected + sent.rejected
-            line = {"key": key.secret.hex(), "nonce": sent.nonce, "message": message, "text": sent.text}
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(asdict(Line(key.secret.hex(), sent.nonce, message, sent.text))) + "\n")
     seconds = (time.process_time() - start) / options.count
     print(
         f"{options.count} messages of {MESSAGE_BITS} bits: {tokens / options.count:.1f} tokens each "
@@ -79,23 +96,23 @@ def write(options: Write) -> None:
 def read(options: Read) -> None:
     right = silent = 0
     seconds = 0.0
-    lines = [json.loads(line) for line in options.texts.read_text(encoding="utf-8").splitlines()]
+    lines = [
+        read_as(Line, parse_json(line, options.texts), options.texts) for line in read_text(options.texts).splitlines()
+    ]
+    if not lines:
+        raise ValueError(f"{options.texts} has no texts")
     with tempfile.TemporaryDirectory() as folder:
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(EMBEDDED / name, folder)
         tokenizer = load_tokenizer(folder)
         for line in lines:
-            key, text, wanted = (
-                bytes.fromhex(line["key"]),
-                line["text"].encode(),
-                BitString(line["message"], MESSAGE_BITS),
-            )
+            key, text, wanted = bytes.fromhex(line.key), line.text.encode(), BitString(line.message, MESSAGE_BITS)
             start = time.process_time()
-            found = decode_parallel(tokenizer, text, Key(key), [line["nonce"]], options.settings)
+            found = decode_parallel(tokenizer, text, Key(key), [line.nonce], options.settings)
             seconds += time.process_time() - start
             right += found.message == wanted
             wrong_key = Key(key[1:] + key[:1])
-            silent += decode_parallel(tokenizer, text, wrong_key, [line["nonce"]], options.settings).message is None
+            silent += decode_parallel(tokenizer, text, wrong_key, [line.nonce], options.settings).message is None
     print(
         f"no model loaded: {right} of {len(lines)} messages exact, {seconds / len(lines) * 1000:.1f} ms a text; "
         f"with a wrong key no message in {silent} of {len(lines)}"
@@ -108,6 +125,7 @@ def main() -> None:
         Annotated[Write, tyro.conf.subcommand("write")] | Annotated[Read, tyro.conf.subcommand("read")],
         description=__doc__,
     )
+    options.settings.check()
     if isinstance(options, Write):
         write(options)
     else:
@@ -115,4 +133,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

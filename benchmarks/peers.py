@@ -12,27 +12,33 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import torch
-import tyro
-from peer_blocks import (
-    Coded,
-    Figures,
-    Knowledge,
-    colours_code,
-    discop_code,
-    imec_code,
-    measure,
-    our_code,
-    paper_code,
-    shared_mass,
-    sparsamp_code,
-)
-from peer_figure import Row, draw
-from peer_texts import compare_texts
+from command import SEEDS, run_benchmark, within
 
-from wm_env.synthetic import synthetic_tree
-from wm_env.tree import StateTree, shipped_tree
+from wm_env.startup import quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import numpy as np
+    import torch
+    import tyro
+    from peer_blocks import (
+        Coded,
+        Figures,
+        Knowledge,
+        colours_code,
+        discop_code,
+        imec_code,
+        measure,
+        our_code,
+        paper_code,
+        shared_mass,
+        sparsamp_code,
+    )
+    from peer_figure import Row, draw
+    from peer_texts import compare_texts
+
+    from wm_env.files import check_output
+    from wm_env.synthetic import synthetic_tree
+    from wm_env.tree import StateTree, shipped_tree
 
 BUDGETS = (0.01, 0.05, 0.1)
 OVERLAPS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -168,6 +174,11 @@ def check_imec(rows: Sequence[Row]) -> None:
 def main() -> None:
     """Compare and print."""
     options = tyro.cli(Options, description=__doc__)
+    within(options, texts=(0, 10**9), block_texts=(0, 10**9), message_bytes=(1, 4096), draws=(16, 4096))
+    within(options, states=(1, 10_000), seed=SEEDS)
+    if options.draws % 16:
+        raise ValueError(f"--draws {options.draws}: a multiple of 16 is needed")
+    check_output(options.figure, "name another --figure")
     torch.set_num_threads(1)
     if options.block_by_block:
         compare_blocks(options)
@@ -180,4 +191,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -4,26 +4,31 @@ Prints one line per seed and writes them as JSON. Every number is exact: the law
 on the whole tree.
 """
 
-import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-import gymnasium as gym
-import torch
-import tyro
-from stable_baselines3 import PPO
-from stable_baselines3.common.logger import configure
+from command import MANY, SEEDS, run_benchmark, within
 
-from agents.evaluation import Evaluation
-from agents.ppo_callbacks import LawEvaluation, evaluate_deterministic
-from agents.ppo_training import make_model
-from agents.ppo_vec_env import LogitVecEnv
-from agents.settings import PRESETS, RunSettings
-from wm_env.env import CovertWatermarkEnv
-from wm_env.optimum import percent_of_optimum
-from wm_env.wrappers import LogitsToSimplices
+from wm_env.startup import quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import gymnasium as gym
+    import torch
+    import tyro
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.logger import configure
+
+    from agents.evaluation import Evaluation
+    from agents.ppo_callbacks import LawEvaluation, evaluate_deterministic
+    from agents.ppo_training import make_model
+    from agents.ppo_vec_env import LogitVecEnv
+    from agents.settings import PRESETS, RunSettings
+    from wm_env.env import CovertWatermarkEnv
+    from wm_env.files import check_output, write_json
+    from wm_env.optimum import percent_of_optimum
+    from wm_env.wrappers import LogitsToSimplices
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,10 @@ def percent(evaluation: Evaluation, env: CovertWatermarkEnv) -> float:
     return percent_of_optimum(evaluation.rate, env.problem.rate_bound)
 
 
-def main(options: Options) -> None:
+def main() -> None:
+    options = tyro.cli(Options)
+    within(options, seeds=SEEDS, prompts=MANY, iterations=MANY, penalty=(0, 10**6))
+    check_output(options.out, "name another --out")
     torch.set_num_threads(1)
     arguments = {"tree": "news", "prompts": options.prompts, "split": options.split}
     run = constrained if options.learner == "ppo-lagrangian" else stock
@@ -128,9 +136,8 @@ def main(options: Options) -> None:
     for seed in options.seeds:
         results.append(run(options, arguments, seed))
         print(results[-1], flush=True)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
+        write_json(options.out, [asdict(result) for result in results])
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    run_benchmark(main)

@@ -17,14 +17,20 @@ from typing import Any, ClassVar
 
 sys.modules["safety_gymnasium"] = types.ModuleType("safety_gymnasium")
 
-import gymnasium as gym
-import omnisafe
-import torch
-from gymnasium.wrappers import FlattenObservation
-from omnisafe.envs.core import CMDP, env_register
+from command import run_benchmark
 
-from wm_env.optimum import percent_of_optimum
-from wm_env.wrappers import LogitsToSimplices
+from wm_env.startup import quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import gymnasium as gym
+    import omnisafe
+    import torch
+    from gymnasium.wrappers import FlattenObservation
+    from omnisafe.envs.core import CMDP, env_register
+
+    from wm_env.files import check_seed
+    from wm_env.optimum import percent_of_optimum
+    from wm_env.wrappers import LogitsToSimplices
 
 STEPS, EPOCH, EPSILON = 9600, 320, 0.1
 
@@ -93,7 +99,14 @@ def play(learner: Any) -> tuple[float, float, float]:
     return rate, percent_of_optimum(rate, optimum), cost
 
 
-if __name__ == "__main__":
-    for number in [int(word) for word in sys.argv[1:]] or range(5):
+def main() -> None:
+    seeds = [int(word) for word in sys.argv[1:]] or range(5)
+    for number in seeds:
+        check_seed(number)
+    for number in seeds:
         learner, seconds = train(number)
         print("omnisafe", number, *(f"{value:.4f}" for value in play(learner)), f"{seconds:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    run_benchmark(main)

@@ -3,12 +3,13 @@
 Every item has a number and makes its random draws from that, so the figures do not depend on the number of processes.
 """
 
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Any
 
 Tally = dict[Any, float]
@@ -53,17 +54,31 @@ def run_shares(work: Callable[[Share], Tally], count: int, processes: int, minut
     `work` must be importable in another process, such as a `functools.partial` of a module's function.
 
     Raises:
-        ValueError: there are no items or processes.
+        ValueError: there are no items or processes, or not one item was done in time.
     """
     if count < 1 or processes < 1:
         raise ValueError("count and processes must be at least 1")
     end = time.time() + 60 * minutes
     bounds = [count * index // processes for index in range(processes + 1)]
     shares = [Share(index, range(*bounds[index : index + 2]), end) for index in range(processes)]
-    if processes == 1:
-        return work(shares[0])
+    total = work(shares[0]) if processes == 1 else _in_processes(work, shares)
+    if not total:
+        raise ValueError(f"no item was done in {minutes:g} minutes: allow more")
+    return total
+
+
+def _in_processes(work: Callable[[Share], Tally], shares: Sequence[Share]) -> Tally:
     total: Tally = {}
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(work, share) for share in shares]):
-            add(total, future.result())
+    with ProcessPoolExecutor(len(shares), mp_context=get_context("spawn")) as pool:
+        # The processes ignore Ctrl-C as this one does while it starts them; this one hears it and ends them.
+        usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        futures = [pool.submit(work, share) for share in shares]
+        signal.signal(signal.SIGINT, usual)
+        try:
+            for future in as_completed(futures):
+                add(total, future.result())
+        except BaseException:
+            for process in active_children():
+                process.terminate()
+            raise
     return total

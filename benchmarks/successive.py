@@ -11,18 +11,23 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-import tyro
-from numpy.typing import NDArray
+from command import MANY, run_benchmark, within
 
-from polar.density_evolution import polarise
-from polar.index_sets import choose_sets, positions_within, spectrum, token_code
-from polar.memoryless import decode, draw_states, encode
-from polar.successive import conditional_llrs, decide
-from polar.transform import polar_transform
-from wm_env.capacity import block_law, pair_cover, partition_assignment
-from wm_env.tree import Ints
+from wm_env.startup import quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import numpy as np
+    import torch
+    import tyro
+    from numpy.typing import NDArray
+
+    from polar.density_evolution import polarise
+    from polar.index_sets import choose_sets, positions_within, spectrum, token_code
+    from polar.memoryless import decode, draw_states, encode
+    from polar.successive import conditional_llrs, decide
+    from polar.transform import polar_transform
+    from wm_env.capacity import block_law, pair_cover, partition_assignment
+    from wm_env.tree import Ints
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,14 @@ def noisy_words(
     return frozen, words, 2 * received / sigma**2
 
 
-if __name__ == "__main__":
+def main() -> None:
+    options = tyro.cli(Options, description=__doc__)
+    within(options, log_length=(1, 20))
+    # A batch is in memory at once.
+    within(options, frames=(1, 2**26 >> options.log_length), repeats=MANY)
     torch.set_num_threads(1)
-    tyro.cli(Options, description=__doc__).run()
+    options.run()
+
+
+if __name__ == "__main__":
+    run_benchmark(main)

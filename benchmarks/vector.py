@@ -10,9 +10,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium as gym
-import torch
-from stable_baselines3.common.env_util import make_vec_env
+from command import run_benchmark
+
+from wm_env.startup import quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import gymnasium as gym
+    import torch
+    from stable_baselines3.common.env_util import make_vec_env
 
 LONG_ID, COPIES, ROUNDS, STEPS = "wm_env:CovertWatermarkEnv-v0", 64, 9, 20
 SIZES = ((1, 8, 8), (4, 8, 8), (8, 12, 16), (16, 16, 16))
@@ -50,7 +55,8 @@ def compare(tree: str, prompts: int, candidates: int, labels: int) -> None:
     print(row)
 
 
-def main(tree: str) -> None:
+def main() -> None:
+    tree = sys.argv[1] if len(sys.argv) > 1 else "news"
     torch.set_num_threads(1)
     print("Steps per second, in the last three columns per second of processor time:\n")
     print(
@@ -65,4 +71,4 @@ def main(tree: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "news")
+    run_benchmark(main)
