@@ -37,6 +37,23 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     assert [path.name for path in target.parent.iterdir()] == ["file.txt"]
 
 
+def test_a_failed_write_leaves_no_folder_that_it_made(tmp_path):
+    def full(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(tmp_path / "new" / "deep" / "file", full)
+    assert not list(tmp_path.iterdir())
+
+    def others(path):
+        (tmp_path / "new" / "of another").touch()
+        full(path)
+
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(tmp_path / "new" / "deep" / "file", others)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["new", "of another"]
+
+
 def test_written_files_are_ordinary(tmp_path):
     ordinary = tmp_path / "ordinary"
     ordinary.touch()

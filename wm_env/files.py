@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,22 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     link stays one.
 
     Raises:
-        OSError: the folder cannot be written, or a folder or device has this name; nothing is left behind.
+        OSError: the folder cannot be written, or a folder or device has this name; nothing is left behind, no new
+            folder either.
     """
     target = _output_target(path, "give another name")
-    make_folder(target.parent)
+    made = make_folder(target.parent)
+    try:
+        _replace(target, write)
+    except BaseException:
+        # The first that somebody has put something into ends it.
+        with suppress(OSError):
+            for folder in made:
+                folder.rmdir()
+        raise
+
+
+def _replace(target: Path, write: Callable[[Path], object]) -> None:
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     os.close(handle)
     temporary = Path(name)
@@ -45,8 +57,11 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> list[Path]:
     """Make a folder and the parents that it lacks, on the disk before this returns.
+
+    Returns:
+        Those that it made, the innermost first.
 
     Raises:
         OSError: it cannot be made.
@@ -55,6 +70,7 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for place in missing:
         sync_folder(place.parent)
+    return missing
 
 
 def sync_folder(folder: Path) -> None:
