@@ -19,7 +19,7 @@ from agents.placement import place
 from agents.schedules import slot_channel
 from agents.word_maps import alike_states, map_words, pack_words, sharing_states, word_loads
 from wm_env.coded import coded_law
-from wm_env.information import discounted_totals, measure
+from wm_env.information import law_totals
 from wm_env.law import BlockLaw, JointLaw, roll_out, state_reach
 from wm_env.limits import distance_masses
 from wm_env.optimum import check_budget
@@ -113,7 +113,7 @@ def plan_coded(
 
     law = dataclasses.replace(roll_out(tree, policy), message_sets=tuple(sets))
     coded = [coded_law(block, law.block_length, positions) for block, positions in zip(law.blocks, sets, strict=True)]
-    totals = discounted_totals([measure(block) for block in coded], gamma)
+    totals = law_totals(coded, gamma)
     return CodedPlan(law, tuple(_success(block) for block in coded), totals.rate, totals.cost)
 
 

@@ -21,9 +21,9 @@ with quitting_on_interrupt(__name__):
     from agents.runs import RunFolder, read_config
     from agents.settings import RunSettings
     from wm_env.files import check_output, write_atomically
-    from wm_env.information import Totals, discounted_totals, measure
+    from wm_env.information import Totals, law_totals
     from wm_env.json_values import read_as
-    from wm_env.law import JointLaw, load_law
+    from wm_env.law import load_law
     from wm_env.optimum import Optimum, percent_of_optimum, solve
     from wm_env.tree import StateTree, load_tree
 
@@ -66,11 +66,6 @@ class Options:
     """Run folders of the gp objective, all on the same tree and with the same discount."""
     out: Path | None = None
     """The figure, a PNG; frontier.png beside the first run folder if not given."""
-
-
-def achieved(law: JointLaw, gamma: float = 1.0) -> Totals:
-    """Rate and cost of a joint law, discounted."""
-    return discounted_totals([measure(block) for block in law.blocks], gamma)
 
 
 def frontier(tree: StateTree, budgets: Sequence[float], gamma: float = 1.0) -> list[Optimum]:
@@ -163,7 +158,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[StateTree, float, dict[str, RunRes
         tree = load_tree(folder.tree)
         trees[tree.fingerprint] = tree
         discounts.add(asked.gamma)
-        runs[name] = RunResult(asked.agent, asked.epsilon, achieved(load_law(folder.law, tree), asked.gamma))
+        runs[name] = RunResult(asked.agent, asked.epsilon, law_totals(load_law(folder.law, tree).blocks, asked.gamma))
     if len(trees) > 1 or len(discounts) > 1:
         raise ValueError("these runs have different trees or discounts: draw one figure for each")
     return trees.popitem()[1], discounts.pop(), runs

@@ -19,7 +19,7 @@ from polar import block, parallel, stream
 from polar.arithmetic import NoEntropyError, NoMessageError, Receiver, Sender
 from polar.channel import Channel, pool_source
 from polar.decoding import decode_parallel
-from polar.framing import Message, payload_bits
+from polar.framing import Message, overhead_bits, payload_bits
 from polar.progress import Report, silence, watched
 from polar.records import (
     About,
@@ -221,7 +221,7 @@ class _Job:
             nonce=self.keys.nonce,
             coded_tokens=coded,
             payload_bits=payload_bits(self.message),
-            frame_bits=self.sender().frame.length,
+            frame_bits=payload_bits(self.message) + overhead_bits(self.message),
             tv_bound=_tv_bound(self.pools, settings),
             reference=_reference(self.pools, settings),
             law=TextLaw(about, laws, pools, source.vocabulary if settings.scheme == "stream" else None),

@@ -26,7 +26,7 @@ from polar.report import (
     variation_table,
 )
 from wm_env.files import check_seed, check_writable, read_json, write_json
-from wm_env.information import discounted_totals, measure, text_total_variation
+from wm_env.information import law_totals, measure, text_total_variation
 from wm_env.law import JointLaw, load_law
 from wm_env.limits import law_limit
 from wm_env.optimum import FEASIBLE
@@ -110,7 +110,7 @@ def over_budget(run: Path, law: JointLaw) -> str | None:
     epsilon, gamma = settings.get("epsilon"), settings.get("gamma", 1.0)
     if not isinstance(epsilon, int | float) or not isinstance(gamma, int | float):
         return None
-    cost = discounted_totals([measure(block) for block in law.blocks], gamma).cost
+    cost = law_totals(law.blocks, gamma).cost
     if cost <= epsilon + FEASIBLE:
         return None
     return f"over its budget: the blocks cost {cost:.4f} in all, and the run was allowed {epsilon:g}"

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents.frontier import RunResult, achieved, frontier, frontier_figure, main, short_names
+from agents.frontier import RunResult, frontier, frontier_figure, main, short_names
 from agents.planner import plan
 from agents.runs import RunFolder, create_run
-from wm_env.information import Totals
+from wm_env.information import Totals, law_totals
 from wm_env.law import save_law
 from wm_env.optimum import solve
 from wm_env.synthetic import synthetic_tree
@@ -28,7 +28,7 @@ def test_plans_lie_on_the_frontier_of_their_cost() -> None:
     tree = synthetic_tree(3, 2, 5, entropy=1.5, overlap=0.4)
     budgets = [0.0, 0.05, 0.2]
     for budget, optimum in zip(budgets, frontier(tree, budgets, 0.9), strict=True):
-        got = achieved(plan(tree, budget, 0.9).law, 0.9)
+        got = law_totals(plan(tree, budget, 0.9).law.blocks, 0.9)
         assert (got.rate, got.cost) == pytest.approx((optimum.rate, budget), abs=1e-9)
 
 

@@ -172,8 +172,8 @@ def test_few_candidates_leave_bit_errors_at_any_budget(pmf):
 def test_most_error_free_bits_equal_a_linear_programme_over_lengths(seed, budget):
     """Lengths drawn at random in every state: the best mixture by linear programming, in trees of two blocks."""
     rng = np.random.default_rng(seed)
-    covers = [rng.dirichlet(np.full(6, 0.5), 3), rng.dirichlet(np.full(5, 1.5), 4)]
-    covers[1][0] = [0.5, 0.5, 0, 0, 0]
+    covers = [rng.dirichlet(np.full(6, 0.5), 3), rng.dirichlet(np.full(6, 1.5), 4)]
+    covers[1][0] = [0.5, 0.5, 0, 0, 0, 0]
     probs = [rng.dirichlet(np.ones(3)), rng.dirichlet(np.ones(4))]
     rows = [(z / 2, pmf) for cover, law in zip(covers, probs, strict=True) for pmf, z in zip(cover, law, strict=True)]
     options = [
@@ -189,7 +189,7 @@ def test_most_error_free_bits_equal_a_linear_programme_over_lengths(seed, budget
 
 
 def test_error_free_bits_at_no_total_variation_are_whole_min_entropies():
-    covers = [np.array([[0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0, 0]]), np.array([[0.6, 0.4], [1.0, 0.0]])]
+    covers = [np.array([[0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0, 0]]), np.array([[0.6, 0.4, 0, 0], [1.0, 0, 0, 0]])]
     probs = [np.array([0.75, 0.25]), np.array([0.5, 0.5])]
     assert error_free_bits(covers, probs, 0.0) == pytest.approx((0.75 * 2 + 0.25) / 2)
     # a tenth in half of the second block's states buys them their bit

@@ -27,7 +27,7 @@ from polar.live.report import marked_sample, save_transmissions
 from polar.live.rounds import play
 from polar.live.run import evaluate_live, play_until_interrupted
 from polar.live.session import LiveRequest, Session, open_session
-from polar.live.texts import Continuation, KeyedPools, Writer, cover_paths, keyed_text, run_paths, tempered
+from polar.live.texts import Continuation, KeyedPools, Writer, cover_paths, keyed_text, run_paths
 from polar.run_evaluation import load_run
 from wm_env.files import write_json
 from wm_env.law import save_law
@@ -84,14 +84,6 @@ def test_texts_of_the_tree_are_scored_by_the_chain_rule(session):
         expected = plain_bits(session.writer.lm, session.contexts[2], [int(t) for t in tokens], 2, temperature)
         assert bits == pytest.approx(expected, abs=1e-4)
     assert text.text == session.tree.blocks[0].text[2][paths.candidate[1, 0]] + text.blocks[1]
-
-
-def test_tempered_is_the_law_at_that_temperature(session):
-    canvas = torch.tensor([[*session.contexts[0], session.writer.lm.mask_id]])
-    lm = session.writer.lm
-    at_one, at_three = (lm.log2_probs(canvas, canvas.shape[1] - 1, tau)[0] for tau in (1.0, 3.0))
-    allowed = ~lm.banned
-    torch.testing.assert_close(tempered(at_one, 3.0)[allowed], at_three[allowed], atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["model", "keyed"])

@@ -342,10 +342,7 @@ def run_command(folder, arguments):
         f"atexit.register(lambda: print('imported:', {heavy}, file=sys.stderr)); "
         f"sys.argv = ['polar', *{arguments!r}]; runpy.run_module('polar', run_name='__main__')"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
 
 
 def on_a_terminal(monkeypatch, message):

@@ -106,6 +106,11 @@ def discounted_totals(measures: Sequence[Measures], gamma: float = 1.0) -> Total
     )
 
 
+def law_totals(blocks: Sequence[BlockLaw], gamma: float = 1.0) -> Totals:
+    """sum_b gamma^b of the rates, in bits, and of the costs of the laws of blocks b = 1..B."""
+    return discounted_totals([measure(block) for block in blocks], gamma)
+
+
 def _state_entropy(law: BlockLaw, given_state: Tensor) -> Tensor:
     """H(S|U,X): what label and symbol leave open about the state; only symbols that several states share do."""
     place = law.symbol.clamp_min(0).flatten(0, 1)

@@ -144,13 +144,14 @@ def tree_limit(tree: StateTree, message_bits: int, gap: float = 1e-4, nodes: int
     spends TV also changes how often later states are reached, so codes are held against `law_limit`. See `block_limit`.
     """
     weights = np.concatenate(state_reach(tree)) / len(tree.blocks)
-    return block_limit(_stacked([block.cover for block in tree.blocks]), weights, message_bits, gap, nodes)
+    return block_limit(np.concatenate([block.cover for block in tree.blocks]), weights, message_bits, gap, nodes)
 
 
 def law_limit(law: JointLaw, message_bits: int, gap: float = 1e-4, nodes: int = NODES) -> Limit:
     """The same for the states as often as a law reaches them: no code with these Z(s) is better."""
     weights = np.concatenate([block.state_probs.numpy() for block in law.blocks]) / len(law.blocks)
-    return block_limit(_stacked([block.cover.numpy() for block in law.blocks]), weights, message_bits, gap, nodes)
+    cover = np.concatenate([block.cover.numpy() for block in law.blocks])
+    return block_limit(cover, weights, message_bits, gap, nodes)
 
 
 def error_free_bits(covers: Sequence[Floats], state_probs: Sequence[Floats], tv_budget: float) -> float:
@@ -164,7 +165,7 @@ def error_free_bits(covers: Sequence[Floats], state_probs: Sequence[Floats], tv_
         state_probs: law of the states of every block, shape (N,) each.
         tv_budget: mean over blocks and states, >= 0.
     """
-    cover, weights = _stacked(covers), np.concatenate(state_probs) / len(covers)
+    cover, weights = np.concatenate(covers), np.concatenate(state_probs) / len(covers)
     most = np.log2((cover > 0).sum(1)).astype(np.int64)
     lengths = np.arange(most.max() + 1)
     price = 1 - np.stack([shared_key_success(cover, bits) for bits in lengths.tolist()], axis=1)
@@ -185,12 +186,6 @@ def error_free_bits(covers: Sequence[Floats], state_probs: Sequence[Floats], tv_
     left = tv_budget - (cost.cumsum() - cost)
     share = np.divide(left, cost, out=np.ones_like(cost), where=cost > 0).clip(0, 1)
     return float(gain @ share)
-
-
-def _stacked(covers: Sequence[Floats]) -> Floats:
-    """The covers of several blocks as one, rows padded with candidates of probability 0."""
-    widest = max(cover.shape[1] for cover in covers)
-    return np.concatenate([np.pad(cover, ((0, 0), (0, widest - cover.shape[1]))) for cover in covers])
 
 
 def best_partition(pmf: Floats, message_bits: int, gap: float = 0.0, nodes: int = NODES) -> tuple[Ints, float]:

@@ -181,16 +181,11 @@ class Writer:
             masks = (self.lm.mask_id,) * (self.block_length - step)
             canvas = torch.tensor([context + tokens + masks])
             natural = self.lm.log2_probs(canvas, len(context) + step, 1.0)[0]
-            law = tempered(natural, self.temperature)
+            law = self.lm.log2_law(natural[None] * math.log(2), self.temperature)[0]
             token = choose(law)
             tokens += (token,)
             bits -= [float(law[token]), float(natural[token])]
         return tokens, bits
-
-
-def tempered(log2_prob: Tensor, temperature: float) -> Tensor:
-    """log2 of the law in proportion to p^(1/tau), from log2 p; what the model says at tau, from what it says at 1."""
-    return torch.log_softmax(log2_prob * (math.log(2) / temperature), dim=-1) / math.log(2)
 
 
 def _given(token: int, _: Tensor) -> int:
