@@ -27,6 +27,7 @@ from polar.report import (
 )
 from wm_env.files import check_seed, check_writable, read_json, write_json
 from wm_env.information import law_totals, measure, text_total_variation
+from wm_env.json_values import read_as
 from wm_env.law import JointLaw, load_law
 from wm_env.limits import law_limit
 from wm_env.optimum import FEASIBLE
@@ -35,6 +36,16 @@ from wm_env.tree import StateTree, load_tree
 _DEFAULT_BITS = 5
 _ALL_ROWS = 40
 """Up to so many operating points are printed one by one."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The settings of a run that its evaluation depends on."""
+
+    epsilon: float | None = None
+    gamma: float = 1.0
+    message_bits: int | Literal["auto"] | None = None
+    dither_bits: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,7 +96,7 @@ def lengths_follow_state(run: Path) -> bool:
     Raises:
         ValueError: the configuration is damaged.
     """
-    return _settings(run).get("message_bits") == "auto"
+    return _asked(run).message_bits == "auto"
 
 
 def planned_dither(run: Path) -> int:
@@ -94,10 +105,7 @@ def planned_dither(run: Path) -> int:
     Raises:
         ValueError: the configuration is damaged.
     """
-    bits = _settings(run).get("dither_bits", 0)
-    if not isinstance(bits, int):
-        raise ValueError(f"{run / 'config.json'}: dither_bits is {bits!r}, a number of bits is needed")
-    return bits
+    return _asked(run).dither_bits
 
 
 def over_budget(run: Path, law: JointLaw) -> str | None:
@@ -106,21 +114,21 @@ def over_budget(run: Path, law: JointLaw) -> str | None:
     Raises:
         ValueError: the configuration is damaged.
     """
-    settings = _settings(run)
-    epsilon, gamma = settings.get("epsilon"), settings.get("gamma", 1.0)
-    if not isinstance(epsilon, int | float) or not isinstance(gamma, int | float):
+    asked = _asked(run)
+    cost = law_totals(law.blocks, asked.gamma).cost
+    if asked.epsilon is None or cost <= asked.epsilon + FEASIBLE:
         return None
-    cost = law_totals(law.blocks, gamma).cost
-    if cost <= epsilon + FEASIBLE:
-        return None
-    return f"over its budget: the blocks cost {cost:.4f} in all, and the run was allowed {epsilon:g}"
+    return f"over its budget: the blocks cost {cost:.4f} in all, and the run was allowed {asked.epsilon:g}"
 
 
-def _settings(run: Path) -> dict[str, Any]:
-    """What a run was started with; nothing if the folder does not say it."""
+def _asked(run: Path) -> _Asked:
+    """What a run was started with; the defaults if the folder does not say it."""
     config = run / "config.json"
-    settings = read_json(config).get("settings") if config.is_file() else None
-    return settings if isinstance(settings, dict) else {}
+    if not config.is_file():
+        return _Asked()
+    settings = read_as(dict[str, Any], read_json(config).get("settings", {}), config, "settings")
+    known = {field.name: settings[field.name] for field in dataclasses.fields(_Asked) if field.name in settings}
+    return read_as(_Asked, known, config, "settings")
 
 
 def evaluate_run(run: Path, out: Path, request: Request) -> None:

@@ -129,7 +129,7 @@ def test_options_of_the_live_evaluation_are_not_ignored(run, capsys):
 def test_dither_that_is_no_number_is_refused(run, capsys):
     (run / "config.json").write_text(json.dumps({"settings": {"message_bits": "auto", "dither_bits": "4"}}))
     assert COMMAND.main([str(run)]) == 2
-    assert "dither_bits is '4', a number of bits is needed" in capsys.readouterr().err
+    assert "config.json: settings.dither_bits is '4', an integer is needed" in capsys.readouterr().err
 
 
 def test_lengths_follow_the_state_where_the_run_says_so(run, capsys):
@@ -146,7 +146,7 @@ def test_lengths_follow_the_state_where_the_run_says_so(run, capsys):
     assert "Message length by state" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("config", [{}, {"settings": []}, {"settings": {"message_bits": 2}}])
+@pytest.mark.parametrize("config", [{}, {"settings": {}}, {"settings": {"message_bits": 2}}])
 def test_other_runs_have_fixed_lengths(run, config):
     assert not lengths_follow_state(run)
     (run / "config.json").write_text(json.dumps(config))
