@@ -23,10 +23,14 @@ from wm_env.startup import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import gymnasium as gym
-    import omnisafe
     import torch
     from gymnasium.wrappers import FlattenObservation
-    from omnisafe.envs.core import CMDP, env_register
+
+    try:
+        import omnisafe
+        from omnisafe.envs.core import CMDP, env_register
+    except ModuleNotFoundError as missing:
+        sys.exit(f"error: {missing.name} is missing: the first lines of {__file__} say how to install it")
 
     from wm_env.files import check_seed
     from wm_env.optimum import percent_of_optimum

@@ -4,8 +4,8 @@ Both play the same simplex actions, alternating in one process; both reset finis
 of the table per size of the problem, the second is the environment's default.
 """
 
+import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +18,8 @@ with quitting_on_interrupt(__name__):
     import gymnasium as gym
     import torch
     from stable_baselines3.common.env_util import make_vec_env
+
+    from wm_env.problem import open_tree
 
 LONG_ID, COPIES, ROUNDS, STEPS = "wm_env:CovertWatermarkEnv-v0", 64, 9, 20
 SIZES = ((1, 8, 8), (4, 8, 8), (8, 12, 16), (16, 16, 16))
@@ -56,7 +58,10 @@ def compare(tree: str, prompts: int, candidates: int, labels: int) -> None:
 
 
 def main() -> None:
-    tree = sys.argv[1] if len(sys.argv) > 1 else "news"
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tree", nargs="?", default="news", help='a tree file, or "news", the shipped one')
+    tree = parser.parse_args().tree
+    open_tree(tree)  # what cannot be read is told before the table
     torch.set_num_threads(1)
     print("Steps per second, in the last three columns per second of processor time:\n")
     print(

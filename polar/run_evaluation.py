@@ -27,7 +27,7 @@ from polar.report import (
 )
 from wm_env.files import check_seed, check_writable, read_json, write_json
 from wm_env.information import law_totals, measure, text_total_variation
-from wm_env.json_values import read_as
+from wm_env.json_values import is_finite, read_as
 from wm_env.law import JointLaw, load_law
 from wm_env.limits import law_limit
 from wm_env.optimum import FEASIBLE
@@ -213,8 +213,10 @@ def with_threshold_sets(law: JointLaw, t_epsilon: float, t_delta: float) -> Join
     """The law with the message sets that the paper's thresholds select.
 
     Raises:
-        ValueError: a block has no such position.
+        ValueError: a threshold is no finite number, or a block has no such position.
     """
+    if not (is_finite(t_epsilon) and is_finite(t_delta)):
+        raise ValueError(f"--thresholds {t_epsilon:g} {t_delta:g}: finite numbers are needed")
     sets = [threshold_set(chain_entropies(block, law.block_length), t_epsilon, t_delta) for block in law.blocks]
     for number, positions in enumerate(sets, start=1):
         if not positions:

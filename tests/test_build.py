@@ -187,7 +187,7 @@ def test_two_builds_do_not_write_one_tree(many, tmp_path, capsys):
     out = tmp_path / "tree"
     parts_folder(out).mkdir()
     with locked_folder(parts_folder(out), "wait"):
-        assert main([*many, "--out", str(out)]) == 1
+        assert main([*many, "--out", str(out)]) == 2
     assert capsys.readouterr().err.endswith(
         f"error: {parts_folder(out)} is in use by another process: wait for that build, or choose another --out\n"
     )

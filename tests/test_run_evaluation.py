@@ -220,6 +220,11 @@ def test_requests_that_make_no_sense(change, message):
         resolve(LAW, dataclasses.replace(REQUEST, **change))
 
 
+def test_thresholds_are_finite(run, capsys):
+    assert COMMAND.main([str(run), "--thresholds", "nan", "0.5"]) == 2
+    assert "--thresholds nan 0.5: finite numbers are needed" in capsys.readouterr().err
+
+
 def test_thresholds_choose_the_message_sets_of_all_blocks():
     law = with_threshold_sets(LAW, 0.3, 0.99)
     assert law.message_sets == tuple(threshold_set(chain_entropies(block, 4), 0.3, 0.99) for block in LAW.blocks)

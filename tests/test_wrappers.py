@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from wm_env.wrappers import CostInTuple, LogitsToSimplices
+from wm_env.wrappers import CostInTuple, LogitsToSimplices, logits_to_laws
 
 
 @pytest.fixture
@@ -40,6 +40,19 @@ def test_extreme_logits_stay_laws(env):
 def test_bounds_that_are_refused(env, bound):
     with pytest.raises(ValueError, match=r"^bound=.*: a "):
         LogitsToSimplices(env, bound=bound)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_logits_of_a_policy_that_diverged_are_named(env, value):
+    wrapped = LogitsToSimplices(env)
+    with pytest.raises(ValueError, match="logits: finite numbers are needed"):
+        wrapped.step(np.full(wrapped.action_space.shape, value))
+
+
+def test_minus_infinity_is_the_logit_of_probability_zero():
+    assert logits_to_laws(np.array([[[0.0, -np.inf, 0.0], [-np.inf, 0.0, 0.0]]])).tolist() == [
+        [[1.0, 0.0, 1.0], [0.0, 0.5, 0.5]]
+    ]
 
 
 def test_logits_are_real_numbers(env):

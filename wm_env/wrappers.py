@@ -16,10 +16,14 @@ def logits_to_laws(logits: NDArray[Any]) -> NDArray[np.float32]:
     """Logits (..., N, M, 1 + Q) -> laws of the same shape: one softmax per law, in float64.
 
     Raises:
-        ValueError: they are no real numbers.
+        ValueError: they are no real numbers, or no law has them: NaN, inf, or -inf for everything.
     """
     wide = reals("logits", logits).astype(np.float64)
-    return join_laws(softmax(wide[..., 0], axis=-1), softmax(wide[..., 1:], axis=-1))
+    with np.errstate(invalid="ignore"):
+        laws = join_laws(softmax(wide[..., 0], axis=-1), softmax(wide[..., 1:], axis=-1))
+    if np.isnan(laws).any():
+        raise ValueError("logits: finite numbers are needed; has the policy diverged?")
+    return laws
 
 
 class LogitsToSimplices(gym.ActionWrapper[Any, NDArray[np.float32], NDArray[np.float32]]):

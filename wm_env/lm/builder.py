@@ -238,13 +238,9 @@ def _run(options: BuildOptions, crew: Crew) -> int:
             if options.dry_run:
                 tell_cost(with_rows(plan, crew), crew)
                 return 0
-    except (ValueError, OSError, ImportError) as error:
-        return tell_failure(error)
-    try:
         grown = build(plan, crew)
         if crew.first:
             print(summary(grown, options.target()))
-    except (ValueError, OSError) as error:
-        tell_failure(error)
-        return 1
+    except (ValueError, OSError, ImportError) as error:
+        return tell_failure(error)
     return 0
