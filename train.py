@@ -9,6 +9,7 @@ Examples:
   python train.py --run runs/paper --resume              go on after an interruption
 """
 
+import argparse
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,8 @@ class Options:
 def main() -> int:
     """Parse, train, report; returns the exit code: 0 done, 1 failed, 2 bad input, 128 + n stopped by signal n."""
     with quitting_on_interrupt(__name__):
-        options = _parse(Options(PRESETS["default"]))
+        preset = _preset()
+        options = _parse(Options(PRESETS[preset]))
         # Torch is imported only now: the help has been shown and wrong options have been refused.
         from agents.evaluation import summary
         from agents.interrupts import InterruptedRunError
@@ -54,15 +56,13 @@ def main() -> int:
         from agents.training_loop import TrainingFailedError
 
     try:
-        preset = options.preset or _fitting(options.settings)
-        settings = _parse(Options(PRESETS[preset])).settings
-        name = Path("runs") / run_name(settings, preset)
+        name = Path("runs") / run_name(options.settings, preset)
         if options.resume:
             folder = options.run or last_folder(name)
             stored = read_settings(folder)
             run = resume_run(folder, stored, _parse(Options(stored)).settings)
         else:
-            run = start_run(options.run or next_folder(name), settings, sys.argv)
+            run = start_run(options.run or next_folder(name), options.settings, sys.argv)
         evaluation = train(run)
         say(f"{run.folder.law}: {summary(evaluation, run.problem, run.objective)}")
     except InterruptedRunError as stop:
@@ -79,9 +79,18 @@ def main() -> int:
     return 0
 
 
-def _fitting(settings: RunSettings) -> str:
-    """The preset for an agent and an objective."""
-    return "coded" if settings.agent == "primal-dual" and settings.objective == "coded" else "default"
+def _preset() -> str:
+    """The preset that the command line names, or else the one for its agent and objective.
+
+    Read before everything else, since it decides what the other options default to, in --help too.
+    """
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in ("--preset", "--agent", "--objective"):
+        early.add_argument(option, nargs="?")
+    named = early.parse_known_args()[0]
+    if named.preset in PRESETS:
+        return str(named.preset)
+    return "coded" if named.objective == "coded" and named.agent in (None, "primal-dual") else "default"
 
 
 def _parse(default: Options) -> Options:

@@ -11,6 +11,7 @@ from wm_env.json_values import is_finite, read_as
 
 MOST = 1e30
 """Largest step, spread or multiplier: learners compute in float32, which ends at 3e38."""
+MOST_THREADS = 1024
 MOST_COPIES = 4096
 """Most copies of an environment, all of whose laws of a rollout are in memory at once."""
 MOST_DIMENSIONS = 65_536
@@ -79,7 +80,7 @@ class PPOSettings:
 @paragraph_help
 @dataclass(frozen=True)
 class RunSettings:
-    """All that a run depends on: the same settings give the same law on the same machine."""
+    """All that a run depends on: the same settings give the same law, with any number of cores."""
 
     agent: Literal["primal-dual", "ppo", "planner"] = "primal-dual"
     """Who chooses the laws: the paper's Algorithm 1, constrained PPO, or the exact optimum in closed form."""
@@ -114,6 +115,9 @@ class RunSettings:
     """Seed of the initial policy, the only random thing in the algorithm."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the learner computes."""
+    threads: int = 2
+    """Threads of the CPU that compute. They decide the order of sums, and so the last digits of a law, on machines with
+    any number of cores. Where other programs keep the cores busy, 1 is faster."""
     gradient: Literal["closed-form", "autograd"] = "closed-form"
     """How Algorithm 1 gets its gradient; the same numbers, autograd is the readable reference."""
     learner: LearnerSettings = LearnerSettings()
@@ -197,6 +201,8 @@ class RunSettings:
             trailing_spread=policy.trailing_spread,
         )
         _check_numbers("in [0, 1]", lambda value: 0 <= value <= 1, common=policy.common)
+        if not 0 < self.threads <= MOST_THREADS:
+            raise ValueError(f"threads={self.threads}: a number from 1 to {MOST_THREADS} is needed")
         if not 0 < ppo.copies <= MOST_COPIES:
             raise ValueError(f"ppo.copies={ppo.copies}: a number from 1 to {MOST_COPIES} is needed")
         if policy.embedding is not None and not 0 < policy.embedding <= MOST_DIMENSIONS:

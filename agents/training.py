@@ -19,6 +19,7 @@ from agents.training_loop import train_primal_dual
 from wm_env.files import check_writable
 from wm_env.law import save_law
 from wm_env.problem import Objective, Problem, make_objective, open_tree, split_prompts
+from wm_env.threads import torch_threads
 from wm_env.tree import load_tree, subset
 
 
@@ -125,7 +126,8 @@ def train(run: Run) -> Evaluation:
     with locked(run.folder), discarded_on_failure(run.folder) if run.new else nullcontext():
         if not run.resume:
             end_of_resumed(run.folder, 0, run.settings.iterations)
-        return _train(run)
+        with torch_threads(run.settings.threads):
+            return _train(run)
 
 
 def _train(run: Run) -> Evaluation:

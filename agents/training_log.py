@@ -84,8 +84,11 @@ class TrainingLog:
                     "the model's own, P(x|s)": (block.cover[rows], "candidate x"),
                 },
             }
+            shown = "state s (number)"
+            if len(block.cover) > STATES_SHOWN:
+                shown += f", the first {STATES_SHOWN} of {len(block.cover):,}"
             for name, panels in tables.items():
-                self._writer.add_figure(name, heat_maps(panels), iteration)
+                self._writer.add_figure(name, heat_maps(panels, shown), iteration)
         self._writer.flush()
 
     def add_settings(self, settings: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
@@ -98,18 +101,19 @@ class TrainingLog:
             writer.add_summary(summary)
 
 
-def heat_maps(panels: Mapping[str, tuple[Tensor, str]]) -> Figure:
+def heat_maps(panels: Mapping[str, tuple[Tensor, str]], rows: str) -> Figure:
     """Tables side by side, states downwards, each with a colour bar of its own and all on one scale.
 
     Args:
         panels: by title, the table of probabilities and what its columns are.
+        rows: what the rows are.
     """
     figure = Figure(figsize=(5.5 * len(panels), 4.5), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     highest = max(float(table.max()) for table, _ in panels.values())
     for axis, (title, (table, columns)) in zip(axes, panels.items(), strict=True):
         image = axis.imshow(table.cpu().numpy(), aspect="auto", vmin=0, vmax=highest, interpolation="nearest")
-        axis.set(title=title, xlabel=f"{columns} (number)", ylabel="state s (number)")
+        axis.set(title=title, xlabel=f"{columns} (number)", ylabel=rows)
         for numbered in (axis.xaxis, axis.yaxis):
             numbered.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         figure.colorbar(image, ax=axis, label="probability")

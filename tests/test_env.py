@@ -14,6 +14,8 @@ from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from stable_baselines3.common.env_util import make_vec_env
 
 import wm_env
+from agents.coded_planner import plan_coded
+from wm_env.optimum import solve
 from wm_env.spaces import ProductOfSimplices
 
 LONG_ID = "wm_env:CovertWatermarkEnv-v0"
@@ -137,7 +139,11 @@ def test_coded_objective_is_the_information_of_uniform_message_bits(small_tree_f
     )
     made.action_space.seed(5)
     _, info = made.reset(seed=0)
-    assert not {"optimal_rate", "rate_bound"} & info.keys()
+    assert "optimal_rate" not in info
+    # One bit in either block, with the weights 1 of both; the coded planner's law is a policy, so it has no more.
+    tree = made.unwrapped.problem.tree
+    assert plan_coded(tree, 1, 0.1).rate - 1e-12 <= info["rate_bound"] <= 2.0
+    assert info["rate_bound"] == min(2.0, solve(tree, 0.1).rate)
     block = made.unwrapped.problem.tree.blocks[0]
     action = made.action_space.sample()
     p_label, p_candidate = normalised(action[:2])
@@ -386,11 +392,12 @@ def test_people_see_every_step(small_tree_file, capsys):
     assert made.render() is None
 
 
-def test_the_coded_objective_is_shown_without_an_optimum(small_tree_file):
+def test_the_coded_objective_is_shown_with_its_bound(small_tree_file):
     arguments = {"tree": str(small_tree_file), "prompts": 1, "candidates": 4, "labels": 4, "message_bits": 2}
     made = gym.make(LONG_ID, objective="coded", render_mode="ansi", **arguments)
-    made.reset(seed=0)
-    assert made.render() == "so far: rate 0.0000 bits, total variation 0.0000 of at most 0.1000"
+    _, info = made.reset(seed=0)
+    bound = f"{info['rate_bound']:.4f}"
+    assert made.render() == f"so far: rate 0.0000 of at most {bound} bits, total variation 0.0000 of at most 0.1000"
     picture = gym.make(LONG_ID, objective="coded", render_mode="rgb_array", **arguments)
     picture.reset(seed=0)
     assert picture.render().shape == (360, 640, 3)

@@ -13,7 +13,7 @@ from wm_env.lm.llada import MaskedLM
 from wm_env.lm.load import load_lm
 from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.text import token_bytes
-from wm_env.lm.threads import one_thread, side_by_side
+from wm_env.threads import side_by_side, torch_threads
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_an_encoder_is_run_by_one_thread(tmp_path) -> None:
 
 def test_the_setting_is_what_it_was(lm: MaskedLM) -> None:
     torch.set_num_threads(3)
-    with one_thread():
+    with torch_threads(1):
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 3
     with pytest.raises(ValueError, match="position"):

@@ -192,6 +192,36 @@ def test_objective_chooses_the_preset_of_the_learner(small_tree_file, tmp_path, 
     assert settings["labels"] == 8
 
 
+def test_help_shows_what_the_preset_leaves_to_the_defaults():
+    shown = {preset: train("--preset", preset, "--help") for preset in ("ppo", "paper")}
+    assert {done.code for done in shown.values()} == {0}
+    for preset, done in shown.items():
+        text = " ".join(done.out.replace("│", " ").split())
+        assert re.search(r"--iterations INT .*?\(default: ([^)]*)\)", text).group(1) == str(PRESETS[preset].iterations)
+
+
+@pytest.mark.parametrize("arguments", [["--preset"], ["--preset", "other"]])
+def test_no_such_preset(arguments):
+    done = train(*arguments)
+    assert done.code == 2
+    assert "--preset" in done.err
+
+
+def test_a_law_does_not_depend_on_the_number_of_cores(tmp_path):
+    """Torch takes as many threads as there are cores; a run takes those of its settings."""
+    before, laws = torch.get_num_threads(), []
+    try:
+        for cores in (1, 3):
+            torch.set_num_threads(cores)
+            run = tmp_path / f"{cores}"
+            assert train("--run", run, "--iterations", 8, "--learner.evaluate-every", 8).code == 0
+            assert torch.get_num_threads() == cores
+            laws.append(RunFolder(run).law.read_bytes())
+    finally:
+        torch.set_num_threads(before)
+    assert laws[0] == laws[1]
+
+
 def test_coded_preset_goes_on_from_a_checkpoint(small_tree_file, tmp_path):
     run = tmp_path / "run"
     done = train("--objective", "coded", "--tree", small_tree_file, "--run", run, *SMALL, "--iterations", 20)

@@ -53,7 +53,7 @@ def test_resumed_log_drops_what_came_after(tmp_path):
 
 def test_heat_map_shows_the_table_with_states_downwards():
     table = torch.tensor([[0.1, 0.9], [0.6, 0.4], [0.5, 0.5]])
-    figure = heat_maps({"labels, P(u|s)": (table, "label u")})
+    figure = heat_maps({"labels, P(u|s)": (table, "label u")}, "state s (number)")
     image = figure.axes[0].images[0]
     assert (image.get_array() == table.numpy()).all()
     assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("label u (number)", "state s (number)")
@@ -63,7 +63,7 @@ def test_heat_map_shows_the_table_with_states_downwards():
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (4, 20), (60, 64)])
 def test_every_heat_map_has_whole_ticks_and_a_bar_on_the_common_scale(shape):
     tables = {"one": (torch.full(shape, 0.25), "candidate x"), "other": (torch.full(shape, 0.5), "candidate x")}
-    figure = heat_maps(tables)
+    figure = heat_maps(tables, "state s (number)")
     figure.draw_without_rendering()
     panels, bars = figure.axes[:2], figure.axes[2:]
     assert [bar.get_ylabel() for bar in bars] == ["probability"] * 2

@@ -144,6 +144,12 @@ def test_credit_is_that_of_the_wrapper_and_outlasts_the_reset(uneven_file):
                 np.testing.assert_allclose(values[copy], info[name], atol=1e-12)
 
 
+@pytest.mark.parametrize("mode", ["SameStep", AutoresetMode.SAME_STEP])
+def test_the_autoreset_mode_is_gymnasium_s_or_its_name(small_tree_file, mode):
+    batched = gym.make_vec(LONG_ID, num_envs=2, tree=str(small_tree_file), candidates=4, autoreset_mode=mode)
+    assert batched.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+
+
 def test_spaces_and_metadata(small_tree_file):
     batched = gym.make_vec(LONG_ID, num_envs=3, tree=str(small_tree_file), prompts=2, candidates=4)
     assert batched.unwrapped.spec.kwargs["vectorization_mode"] == "vector_entry_point"

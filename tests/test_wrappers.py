@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from wm_env.wrappers import CostInTuple, LogitsToSimplices, logits_to_laws
+from wm_env.wrappers import CostInTuple, LogitsToSimplices, VectorLogitsToSimplices, logits_to_laws
 
 
 @pytest.fixture
@@ -82,3 +82,31 @@ def test_cost_in_the_third_place(env):
     silent.reset(seed=0)
     with pytest.raises(KeyError, match="cost"):
         silent.step(0)
+
+
+def test_logits_of_all_copies_become_the_laws_of_each(small_tree_file):
+    arguments = {"tree": str(small_tree_file), "prompts": 2, "candidates": 4, "labels": 4}
+    batched = VectorLogitsToSimplices(gym.make_vec("wm_env:CovertWatermarkEnv-v0", num_envs=3, **arguments), bound=5)
+    batched.action_space.seed(2)
+    logits = batched.action_space.sample()
+    assert logits.shape == (3, *batched.single_action_space.shape)
+    assert np.abs(logits).max() <= 5
+    batched.reset(seed=0)
+    _, rewards, _, _, infos = batched.step(logits)
+    for copy in range(3):
+        single = LogitsToSimplices(gym.make("wm_env:CovertWatermarkEnv-v0", **arguments), bound=5)
+        assert single.action_space == batched.single_action_space
+        single.reset(seed=0)
+        _, reward, _, _, info = single.step(logits[copy])
+        assert rewards[copy] == pytest.approx(reward, abs=1e-12)
+        assert infos["cost"][copy] == pytest.approx(info["cost"], abs=1e-12)
+    with pytest.raises(ValueError, match=r"logits of shape .* wants"):
+        batched.step(logits[:2])
+
+
+def test_a_policy_of_vectors_wraps_vectors_of_simplices(small_tree_file):
+    batched = gym.make_vec("wm_env:CovertWatermarkEnv-v0", num_envs=2, tree=str(small_tree_file), candidates=4)
+    with pytest.raises(ValueError, match="bound=0"):
+        VectorLogitsToSimplices(batched, bound=0)
+    with pytest.raises(TypeError, match="simplex actions"):
+        VectorLogitsToSimplices(VectorLogitsToSimplices(batched))

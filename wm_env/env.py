@@ -14,8 +14,8 @@ from wm_env.arguments import integer, name_or_path, number, options_or_none, rea
 from wm_env.coded import balanced_law
 from wm_env.information import Measures, measure
 from wm_env.law import BlockLaw, JointLaw, advance, induced_cover
-from wm_env.optimum import RateBound, check_budget
-from wm_env.problem import Problem, make_objective, open_tree, split_prompts
+from wm_env.optimum import check_budget
+from wm_env.problem import Problem, make_objective, open_tree, reward_bound, split_prompts
 from wm_env.spaces import TOLERANCE, ProductOfSimplices
 from wm_env.tree import StateTree, subset
 
@@ -56,10 +56,10 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
 
     ## Info
     At every step, floats: `cost`, `cost_so_far` (sum of gamma^b c_b), `rate_per_token` (r / L), `i_ux`, `i_us`,
-    `i_ux_given_s`, `cover_entropy`, bits per block. At reset: `cost`, `cost_so_far` and, for the gp objective,
-    `rate_bound`, which sum_b gamma^b r_b of no policy within the budget exceeds. Where M labels are known to reach it,
-    as by default, `optimal_rate` is the same number: every candidate of a state needs a label of its own, the same in
-    all states that share it, so fewer than Q are too few. Tables are attributes: `problem`, `laws`.
+    `i_ux_given_s`, `cover_entropy`, bits per block. At reset: `cost`, `cost_so_far` and `rate_bound`, which sum_b
+    gamma^b r_b of no policy within the budget exceeds. Where M labels are known to reach it, as by default,
+    `optimal_rate` is the same number: every candidate of a state needs a label of its own, the same in all states that
+    share it, so fewer than Q are too few; the coded objective has none. Tables are attributes: `problem`, `laws`.
 
     ## Starting state
     Z(1) is the prior over prompts. Without options every episode has the same prompts, the first of the split.
@@ -153,12 +153,10 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         self.laws, self._measured = (), ()
         self._state_probs = torch.from_numpy(self.problem.tree.prior)
         self._cost_so_far = 0.0
-        info = {"cost": 0.0, "cost_so_far": 0.0}
-        if not self.objective.message_set:
-            bound = self.problem.rate_bound
-            info["rate_bound"] = bound.rate
-            if bound.exact:
-                info["optimal_rate"] = bound.rate
+        bound = reward_bound(self.problem, self.objective)
+        info = {"cost": 0.0, "cost_so_far": 0.0, "rate_bound": bound.rate}
+        if bound.exact:
+            info["optimal_rate"] = bound.rate
         return self._observation(), info
 
     def step(self, action: NDArray[Any]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -236,11 +234,9 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             from wm_env.rendering import draw_frame
 
             (_, gained), (_, spent) = self._sums("rate"), self._sums("cost")
-            return draw_frame(gained, spent, len(self.problem.blocks), self.problem.epsilon, self._rate_bound())
+            bound = reward_bound(self.problem, self.objective)
+            return draw_frame(gained, spent, len(self.problem.blocks), self.problem.epsilon, bound)
         return None
-
-    def _rate_bound(self) -> RateBound | None:
-        return None if self.objective.message_set else self.problem.rate_bound
 
     def _sums(self, name: str) -> tuple[list[float], list[float]]:
         """A measure of the finished blocks, and its discounted sums up to each of them."""
@@ -250,13 +246,13 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
 
     def _lines(self) -> list[str]:
         """One line per finished block and one of sums."""
-        (rates, gained), (costs, _), bound = self._sums("rate"), self._sums("cost"), self._rate_bound()
+        (rates, gained), (costs, _) = self._sums("rate"), self._sums("cost")
+        bound = reward_bound(self.problem, self.objective)
         lines = [
             f"block {number}: rate {rate:.4f} bits, total variation {cost:.4f}"
             for number, (rate, cost) in enumerate(zip(rates, costs, strict=True), start=1)
         ]
-        best = "" if bound is None else f" of at most {bound.rate:.4f}"
-        rate = f"rate {gained[-1] if gained else 0.0:.4f}{best} bits"
+        rate = f"rate {gained[-1] if gained else 0.0:.4f} of at most {bound.rate:.4f} bits"
         spent = f"total variation {self._cost_so_far:.4f} of at most {self.problem.epsilon:.4f}"
         return [*lines, f"so far: {rate}, {spent}"]
 

@@ -1,5 +1,6 @@
 """One watermarking problem: a tree cut to size, as tensors, with its objective and its highest rate."""
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -86,6 +87,18 @@ class Objective:
     def __call__(self, law: BlockLaw) -> BlockLaw:
         """The law whose rate is the reward and whose cost is the cost: `law` itself, or its coded law."""
         return coded_law(law, self.block_length, self.message_set) if self.message_set else law
+
+
+def reward_bound(problem: Problem, objective: Objective) -> RateBound:
+    """What the sum of discounted rewards of no policy within the budget exceeds, in bits.
+
+    A coded law is a law with 2^l labels that are independent of the state, so the bound for 2^l labels holds for the
+    coded objective; it need not be reached.
+    """
+    if not objective.message_set:
+        return problem.rate_bound
+    bound = rate_bound(problem.tree, problem.optimum, 1 << len(objective.message_set), problem.gamma)
+    return dataclasses.replace(bound, exact=False)
 
 
 def make_objective(name: str, block_length: int, labels: int, message_bits: int | None = None) -> Objective:

@@ -11,7 +11,7 @@ from wm_env.optimum import RateBound
 
 
 def draw_frame(
-    gained: Sequence[float], spent: Sequence[float], blocks: int, epsilon: float, bound: RateBound | None
+    gained: Sequence[float], spent: Sequence[float], blocks: int, epsilon: float, bound: RateBound
 ) -> NDArray[np.uint8]:
     """What has been gained and what has been spent after every finished block.
 
@@ -20,7 +20,7 @@ def draw_frame(
         spent: sum of gamma^b c_b up to each of them.
         blocks: B, blocks of an episode.
         epsilon: the budget, the right dashed line.
-        bound: what cannot be exceeded within the budget, the left dashed line; None: not known.
+        bound: what cannot be exceeded within the budget, the left dashed line.
 
     Returns:
         shape (360, 640, 3), uint8.
@@ -31,11 +31,10 @@ def draw_frame(
     finished = range(1, len(gained) + 1)
     left.bar(finished, gained, color="C0")
     left.set_ylabel("rate so far, bits")
-    left.set_ylim(0, 1.25 * max(0.0 if bound is None else bound.rate, 1e-3, *gained))
-    if bound is not None:
-        left.axhline(bound.rate, color="black", linestyle="--")
-        name = "optimum" if bound.exact else "upper bound"
-        left.set_title(f"dashed: {name}, {bound.rate:.4f} bits", fontsize="medium")
+    left.set_ylim(0, 1.25 * max(bound.rate, 1e-3, *gained))
+    left.axhline(bound.rate, color="black", linestyle="--")
+    name = "optimum" if bound.exact else "upper bound"
+    left.set_title(f"dashed: {name}, {bound.rate:.4f} bits", fontsize="medium")
     right.bar(finished, spent, color=["C3" if cost > epsilon else "C0" for cost in spent])
     right.axhline(epsilon, color="black", linestyle="--")
     right.set_ylabel("total variation so far")

@@ -18,7 +18,7 @@ from wm_env.credit import COST, PARENT, RATE, parents
 from wm_env.env import CovertWatermarkEnv, Observation, repair_action, repair_laws
 from wm_env.information import Measures, measure, measure_by_state
 from wm_env.law import BlockLaw, advance, induced_cover
-from wm_env.problem import BlockTensors, Problem
+from wm_env.problem import BlockTensors, Problem, reward_bound
 
 Infos = dict[str, Any]
 Flags = NDArray[np.bool_]
@@ -49,7 +49,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
     None: render a single environment.
     """
 
-    def __init__(self, num_envs: int = 1, autoreset_mode: str = "NextStep", **arguments: Any):
+    def __init__(self, num_envs: int = 1, autoreset_mode: str | AutoresetMode = "NextStep", **arguments: Any):
         num_envs = integer("num_envs", num_envs)
         if num_envs < 1:
             raise ValueError(f"num_envs={num_envs}: at least one copy is needed")
@@ -202,12 +202,11 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         self._state_probs[:, torch.from_numpy(copies)] = self._prior[:, torch.from_numpy(copies)]
         self._add(infos, "cost", copies, 0.0)
         self._add(infos, "cost_so_far", copies, 0.0)
-        if not self.single.objective.message_set:
-            bounds = [problem.rate_bound for problem in drawn]
-            self._add(infos, "rate_bound", copies, [bound.rate for bound in bounds])
-            exact = np.array([bound.exact for bound in bounds])
-            if exact.any():
-                self._add(infos, "optimal_rate", copies[exact], [bound.rate for bound in bounds if bound.exact])
+        bounds = [reward_bound(problem, self.single.objective) for problem in drawn]
+        self._add(infos, "rate_bound", copies, [bound.rate for bound in bounds])
+        exact = np.array([bound.exact for bound in bounds])
+        if exact.any():
+            self._add(infos, "optimal_rate", copies[exact], [bound.rate for bound in bounds if bound.exact])
 
     def _stack_problems(self) -> None:
         self._stacked = _stack(self.problems, self._shape[0])
@@ -359,8 +358,8 @@ def _chosen_copies(mask: Any, copies: int) -> Copies:
     return np.flatnonzero(mask)
 
 
-def _autoreset_mode(name: str) -> AutoresetMode:
-    modes = [mode.value for mode in AutoresetMode]
-    if name not in modes:
-        raise ValueError(f"autoreset_mode={name!r}: choose one of {', '.join(modes)}")
-    return AutoresetMode(name)
+def _autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:
+    modes = [known.value for known in AutoresetMode]
+    if mode not in [*modes, *AutoresetMode]:
+        raise ValueError(f"autoreset_mode={mode!r}: choose one of {', '.join(modes)}")
+    return AutoresetMode(mode)

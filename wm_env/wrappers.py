@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from scipy.special import softmax
 
@@ -44,13 +45,7 @@ class LogitsToSimplices(gym.ActionWrapper[Any, NDArray[np.float32], NDArray[np.f
 
     def __init__(self, env: gym.Env[Any, NDArray[np.float32]], bound: float = 10.0):
         super().__init__(env)
-        bound = number("bound", bound)
-        if not 0 < bound <= float(np.finfo(np.float32).max):
-            raise ValueError(f"bound={bound}: a number above 0 that float32 holds is needed")
-        if not isinstance(env.action_space, ProductOfSimplices):
-            raise TypeError(f"LogitsToSimplices wraps an environment with simplex actions, not {env.action_space}")
-        self._simplices = env.action_space
-        self.action_space = Box(-bound, bound, (int(np.prod(env.action_space.shape)),), np.float32)
+        self.action_space, self._shape = _logits_of(env.action_space, bound)
 
     def action(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
         """Logits (N * M * (1 + Q),) -> laws (N, M, 1 + Q).
@@ -58,10 +53,52 @@ class LogitsToSimplices(gym.ActionWrapper[Any, NDArray[np.float32], NDArray[np.f
         Raises:
             ValueError: there are more or fewer, or they are no real numbers.
         """
-        logits, wanted = reals("logits", action), self._simplices.shape
-        if logits.size != np.prod(wanted):
-            raise ValueError(f"logits of shape {logits.shape}: this environment wants {self.action_space.shape}")
-        return logits_to_laws(logits.reshape(wanted))
+        return logits_to_laws(_shaped(action, self.action_space, self._shape))
+
+
+class VectorLogitsToSimplices(gym.vector.VectorActionWrapper):
+    """`LogitsToSimplices` for a vector environment: logits (copies, N * M * (1 + Q)) of all copies at once.
+
+    Args:
+        env: what `gymnasium.make_vec` returns for this environment.
+        bound: largest absolute logit.
+
+    Raises:
+        TypeError: the actions of `env` are no simplices.
+        ValueError: the bound is no number above 0.
+    """
+
+    def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], bound: float = 10.0):
+        super().__init__(env)
+        self.single_action_space, shape = _logits_of(env.single_action_space, bound)
+        self.action_space = batch_space(self.single_action_space, env.num_envs)
+        self._shape = (env.num_envs, *shape)
+
+    def actions(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Logits (copies, N * M * (1 + Q)) -> laws (copies, N, M, 1 + Q).
+
+        Raises:
+            ValueError: there are more or fewer, or they are no real numbers.
+        """
+        return logits_to_laws(_shaped(actions, self.action_space, self._shape))
+
+
+def _logits_of(simplices: gym.Space[Any], bound: float) -> tuple[gym.Space[Any], tuple[int, ...]]:
+    """The space of the logits of one action, and the shape of its laws."""
+    bound = number("bound", bound)
+    if not 0 < bound <= float(np.finfo(np.float32).max):
+        raise ValueError(f"bound={bound}: a number above 0 that float32 holds is needed")
+    if not isinstance(simplices, ProductOfSimplices):
+        raise TypeError(f"LogitsToSimplices wraps an environment with simplex actions, not {simplices}")
+    return Box(-bound, bound, (int(np.prod(simplices.shape)),), np.float32), simplices.shape
+
+
+def _shaped(given: Any, space: gym.Space[Any], laws: tuple[int, ...]) -> NDArray[Any]:
+    """Logits in the shape of the laws they stand for."""
+    logits = reals("logits", given)
+    if logits.size != np.prod(laws):
+        raise ValueError(f"logits of shape {logits.shape}: this environment wants {space.shape}")
+    return logits.reshape(laws)
 
 
 class CostInTuple(gym.Wrapper[Any, Any, Any, Any]):

@@ -25,7 +25,7 @@ from wm_env.lm.forward import is_layer_stack
 from wm_env.lm.llada import MaskedLM
 from wm_env.lm.pool_settings import PoolSettings
 from wm_env.lm.text import is_text, spell
-from wm_env.lm.threads import side_by_side
+from wm_env.threads import side_by_side
 from wm_env.tree import Floats, Ints
 
 SCORE_STEP = 2.0**-12
@@ -104,7 +104,7 @@ def forward_rows(
 
 
 def passes_at_once(lm: MaskedLM) -> int:
-    """How many passes run side by side: on a CPU as many as torch may use threads, see `wm_env.lm.threads`.
+    """How many passes run side by side: on a CPU as many as torch may use threads, see `wm_env.threads`.
 
     Encoders are cut to one position by a hook on the network, which only one pass at a time can set.
     """

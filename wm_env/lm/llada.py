@@ -17,8 +17,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from wm_env.files import encoded, fingerprint
 from wm_env.lm.forward import compile_layers, hidden_at, is_layer_stack
 from wm_env.lm.network import LLaDAConfig, build_network, tensor_names
-from wm_env.lm.threads import one_thread
 from wm_env.lm.weights import load_tensors, read_tokenizer
+from wm_env.threads import torch_threads
 
 LogitsAt = Callable[[PreTrainedModel, Tensor, int], Tensor]
 """(network, canvas of shape (N, T), position) -> logits of the token at that position, shape (N, V)."""
@@ -56,7 +56,7 @@ class MaskedLM:
         """log2 p_tau(. | canvas) at one position: p_tau = softmax(logits / tau) over the ids that are not banned.
 
         Rows are of equal length and carry no padding, so a row's result does not depend on its neighbours. Only the
-        wanted position goes through the LM head. On a CPU one thread computes, see `wm_env.lm.threads`.
+        wanted position goes through the LM head. On a CPU one thread computes, see `wm_env.threads`.
 
         Args:
             canvas: (N, T) int64 token ids, masks included; T at most `max_length`.
@@ -72,7 +72,7 @@ class MaskedLM:
         self.check_canvas(canvas)
         if not 0 <= position < canvas.shape[1]:
             raise ValueError(f"position {position} is outside a canvas of {canvas.shape[1]} tokens")
-        with one_thread():
+        with torch_threads(1):
             return self.log2_law(self.logits_at(self.network, canvas.to(self.banned.device), position), temperature)
 
     def check_canvas(self, canvas: Tensor) -> None:

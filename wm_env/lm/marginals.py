@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from wm_env.lm.llada import MaskedLM, llada_logits
-from wm_env.lm.threads import one_thread
+from wm_env.threads import torch_threads
 
 
 @torch.no_grad()
@@ -31,6 +31,6 @@ def marginals(lm: MaskedLM, context: tuple[int, ...], count: int, temperature: f
         rows = [lm.log2_probs(canvas, position, temperature)[0] for position in positions]
         return torch.exp2(torch.stack(rows)).cpu()
     lm.check_canvas(canvas)
-    with one_thread():
+    with torch_threads(1):
         hidden = lm.network.model(canvas.to(lm.banned.device), use_cache=False).last_hidden_state
         return torch.exp2(lm.log2_law(lm.network.lm_head(hidden[0, -count:]), temperature)).cpu()

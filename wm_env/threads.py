@@ -1,8 +1,8 @@
 """Numbers that do not depend on how many threads compute them.
 
 How a matrix product is divided among threads changes the order of its sums, and so its last bits. Whoever computes
-again what another process computed, as a decoder does, may have other cores. So on a CPU one thread computes a pass,
-and several threads several passes at once.
+again what another process computed, as a decoder does, may have other cores. So on a CPU one thread computes a pass of
+a language model, and several threads several passes at once; and a training run has a number of threads of its own.
 """
 
 from collections import deque
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Within the context torch computes with one thread; the setting is the whole process's."""
+def torch_threads(count: int) -> Iterator[None]:
+    """Within the context torch computes with so many threads; the setting is the whole process's."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
@@ -38,7 +38,7 @@ def side_by_side(work: Iterable[Callable[[], T]], workers: int) -> Iterator[T]:
     if workers == 1:
         yield from (call() for call in calls)
         return
-    with ThreadPoolExecutor(workers) as pool, one_thread():
+    with ThreadPoolExecutor(workers) as pool, torch_threads(1):
         waiting = deque(pool.submit(call) for call in islice(calls, workers))
         while waiting:
             result = waiting.popleft().result()
