@@ -1,10 +1,12 @@
 import errno
 import hashlib
+import io
 import json
 import math
 import os
 import stat
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,10 @@ from wm_env.files import (
     check_writable,
     encoded,
     fingerprint,
+    is_open_as,
+    naming,
+    read_all,
+    read_file,
     read_json,
     read_text,
     write_atomically,
@@ -144,6 +150,44 @@ def test_texts_that_are_no_text(tmp_path):
     assert encoded("ü", "the prompt") == "ü".encode()
     with pytest.raises(ValueError, match=r"the prompt is not UTF-8 text \(character 2\)"):
         encoded("a" + os.fsdecode(b"\xff"), "the prompt")
+
+
+def test_what_is_too_long_to_be_read_at_once(tmp_path):
+    (tmp_path / "a").write_text("123456")
+    assert read_file(tmp_path / "a", 6) == b"123456"
+    assert read_text(tmp_path / "a", 6) == "123456"
+    for read in (read_file, read_text):
+        with pytest.raises(ValueError, match=r"a has more than 5 bytes, or no end: give less$"):
+            read(tmp_path / "a", 5)
+    with pytest.raises(ValueError, match="/dev/zero has more than 1,000 bytes"):
+        read_file(Path("/dev/zero"), 1000)
+    assert read_all(io.BytesIO(b""), "the input", 0) == b""
+    with pytest.raises(ValueError, match="the input has more than 0 bytes"):
+        read_all(io.BytesIO(b"x"), "the input", 0)
+
+
+def test_errors_without_a_place_get_one(tmp_path):
+    for error, place in (
+        (OSError(errno.ENOSPC, "No space"), "here"),
+        (OSError(errno.ENOSPC, "No space", "there"), "there"),
+        (OSError("our own line"), None),
+    ):
+        with pytest.raises(OSError, match=r"No space|our own line") as raised, naming(Path("here")):
+            raise error
+        assert raised.value.filename == place
+    assert str(raised.value) == "our own line"
+
+
+def test_a_file_is_known_by_its_handle(tmp_path):
+    path = tmp_path / "file"
+    with path.open("w") as file:
+        assert is_open_as(file.fileno(), path)
+        (tmp_path / "link").symlink_to(path)
+        assert is_open_as(file.fileno(), tmp_path / "link")
+        path.unlink()
+        assert not is_open_as(file.fileno(), path)
+        path.touch()
+        assert not is_open_as(file.fileno(), path)
 
 
 def test_fingerprint_names_content():

@@ -48,3 +48,16 @@ def test_other_texts_and_paths_are_refused(tmp_path: Path) -> None:
             list(read_lines(tmp_path / name))
     with pytest.raises(IsADirectoryError, match="is a folder"):
         list(read_lines(tmp_path))
+
+
+@pytest.mark.parametrize(("name", "pack"), [("a", bytes), ("a.gz", gzip.compress), ("a.xz", lzma.compress)])
+def test_a_line_without_end_is_refused(tmp_path: Path, name: str, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / name
+    path.write_bytes(pack("äbc\n\nabc".encode()))
+    assert list(read_lines(path, 3)) == ["äbc", "", "abc"]
+    for content in (b"ab\nabcd\n", b"ab\nabcd", b"ab\nabcdefgh"):
+        path.write_bytes(pack(content))
+        lines = read_lines(path, 3)
+        assert next(lines) == "ab"
+        with pytest.raises(ValueError, match=f"{name} has a line of more than 3 characters, or without end"):
+            next(lines)

@@ -9,12 +9,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wm_env.json_values import parse_json, read_as
+
+MOST_BYTES = 1 << 26
+"""Most that is read at once, 64 MiB: a device or a pipe may have no end."""
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -45,8 +48,9 @@ def _replace(target: Path, write: Callable[[Path], object]) -> None:
     os.close(handle)
     temporary = Path(name)
     try:
-        write(temporary)
-        _sync(temporary)
+        with naming(target):
+            write(temporary)
+            _sync(temporary)
         # mkstemp makes private files; give this one the mode an ordinary open() would have.
         mask = os.umask(0)
         os.umask(mask)
@@ -80,7 +84,8 @@ def sync_folder(folder: Path) -> None:
         OSError: they cannot be written.
     """
     try:
-        _sync(folder)
+        with naming(folder):
+            _sync(folder)
     except PermissionError:
         # Files can be made in a folder that cannot be opened, one without read permission: wait for all disks.
         os.sync()
@@ -95,6 +100,25 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Within the context errors of the operating system that name no file, as on a full disk, name `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.strerror is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def is_open_as(handle: int, path: Path) -> bool:
+    """Whether `path` names the file or folder that `handle` has open: it may have been removed, or replaced, since."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except OSError:
+        return False
 
 
 def link_target(path: Path) -> Path:
@@ -156,25 +180,39 @@ def reading(path: Path) -> Iterator[None]:
         raise type(error)(f"{path} cannot be read: {error.strerror}") from None
 
 
-def read_file(path: Path) -> bytes:
+def read_file(path: Path, most: int = MOST_BYTES) -> bytes:
     """The bytes of a file.
 
     Raises:
         OSError: there is none, it is a folder, or it cannot be read; one line that says which.
+        ValueError: it has more than `most` bytes.
     """
-    with reading(path):
-        return path.read_bytes()
+    with reading(path), path.open("rb") as file:
+        return read_all(file, str(path), most)
 
 
-def read_text(path: Path) -> str:
+def read_all(file: BinaryIO, name: str, most: int = MOST_BYTES) -> bytes:
+    """The bytes from here to the end of `file`.
+
+    Raises:
+        OSError: they cannot be read.
+        ValueError: they are more than `most`; `name` says what is read.
+    """
+    content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"{name} has more than {most:,} bytes, or no end: give less")
+    return content
+
+
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
     """The text of a UTF-8 file, as it is.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is not UTF-8.
+        ValueError: it is not UTF-8, or has more than `most` bytes.
     """
     try:
-        return read_file(path).decode("utf-8")
+        return read_file(path, most).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
@@ -184,7 +222,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is not JSON, or no object.
+        ValueError: it is not JSON, or no object, or has more than `MOST_BYTES`.
     """
     return read_as(dict[str, Any], parse_json(read_file(path), path), path)
 
@@ -243,7 +281,7 @@ def locked_folder(folder: Path, advice: str) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise in_use from None
-        if not folder.exists() or not os.path.samestat(os.fstat(handle), folder.stat()):
+        if not is_open_as(handle, folder):
             # Its owner removed it between the two calls.
             raise in_use
         yield
