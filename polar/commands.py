@@ -19,6 +19,7 @@ from polar.progress import progress
 from polar.records import load_text_law, save_text_law
 from polar.secrets import Key, NonceLedger, open_ledger
 from polar.settings import Settings
+from wm_env.files import naming
 from wm_env.lm.cost import estimate, measure_speed
 from wm_env.lm.load import load_lm, load_tokenizer
 from wm_env.lm.stack import stack_of
@@ -33,7 +34,7 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
 
     Raises:
         ValueError, OSError: bad input, one line that says what to do.
-        RuntimeError: no text could be written, or it got lost on the way out.
+        RuntimeError: no text could be written, its nonce may be another's, or it got lost on the way out.
     """
     channel = _open(options.model, prompt, options.settings)
     with open_ledger(options.ledger_file, tell) as ledger:
@@ -72,11 +73,8 @@ def _nonces_to_try(options: Embed, ledger: NonceLedger) -> Iterator[int]:
     """
     if options.nonce is None:
         return _free_nonces(ledger)
-    if ledger.is_used(options.nonce) and not options.allow_nonce_reuse:
-        raise ValueError(
-            f"nonce {options.nonce} was used with this key: the next free one is {ledger.first_free()} "
-            "(or --allow-nonce-reuse, if you know what it gives away)"
-        )
+    if not options.allow_nonce_reuse:
+        ledger.check_unused(options.nonce)
     return iter([options.nonce])
 
 
@@ -220,7 +218,8 @@ def _is_plain_text(data: bytes) -> bool:
 
 def write_output(data: bytes, newline: bool) -> None:
     """Write `data` to standard output as it is; on a terminal, with a line end if asked to."""
-    sys.stdout.buffer.write(data)
-    if newline and sys.stdout.isatty():
-        sys.stdout.buffer.write(b"\n")
-    sys.stdout.buffer.flush()
+    with naming(Path("standard output")):
+        sys.stdout.buffer.write(data)
+        if newline and sys.stdout.isatty():
+            sys.stdout.buffer.write(b"\n")
+        sys.stdout.buffer.flush()

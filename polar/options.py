@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 import tyro
 
 from polar.framing import Message, parse_bits
-from polar.secrets import check_nonce, ledger_beside, lock_of
+from polar.secrets import check_ledger, check_nonce, ledger_beside, lock_of
 from polar.settings import Limits, Settings
-from wm_env.files import check_output, encoded, link_target, read_file, read_text
+from wm_env.files import MOST_BYTES, check_output, encoded, is_open_as, link_target, read_all, read_file, read_text
 from wm_env.help import paragraph_help
 from wm_env.startup import is_closed
 
@@ -19,6 +19,9 @@ FIRST_NONCES = 16
 
 MOST_NONCES = 1_000_000
 """More than anyone has the time to try."""
+
+STDOUT = 1
+"""The handle of standard output."""
 
 
 @paragraph_help
@@ -42,7 +45,7 @@ class Model:
         """The prompt.
 
         Raises:
-            ValueError: none is given, two are, or it is not UTF-8.
+            ValueError: none is given, two are, it is not UTF-8, or too long to be one.
             OSError: the file cannot be read.
         """
         if (self.prompt is None) == (self.prompt_file is None):
@@ -96,26 +99,31 @@ class Embed:
         """Refuse what a text would be made for in vain.
 
         Raises:
-            ValueError: options are out of range or do not go together.
+            ValueError: options are out of range or do not go together, the nonce was used, or the ledger is damaged.
             OSError: a file that is to be written cannot be.
         """
         self.settings.check()
         self.limits.check()
         if self.nonce is not None:
             check_nonce(self.nonce)
-        check_output(self.ledger_file, "name another --ledger, and keep to it")
-        self._check_not_read("--ledger", self.ledger_file)
-        if self.law is None:
-            return
-        check_output(self.law, "name another --law")
-        self._check_not_read("--law", self.law)
-        if link_target(self.law) in (link_target(self.ledger_file), lock_of(self.ledger_file)):
-            raise ValueError(f"{self.law} is the key's ledger or the lock of it: name another --law")
+        self._check_not_in_use("--ledger", self.ledger_file)
+        if self.law is not None:
+            self._check_law(self.law)
+        check_ledger(self.ledger_file, None if self.allow_nonce_reuse else self.nonce)
+
+    def _check_law(self, law: Path) -> None:
+        check_output(law, "name another --law")
+        self._check_not_in_use("--law", law)
+        if link_target(law) in (link_target(self.ledger_file), lock_of(self.ledger_file)):
+            raise ValueError(f"{law} is the key's ledger or the lock of it: name another --law")
         if self.settings.scheme == "parallel":
             raise ValueError("the receiver of the scheme parallel needs no model and no law: leave out --law")
 
-    def _check_not_read(self, option: str, output: Path) -> None:
-        """Raise ValueError if the file that is to be written is one that the command reads."""
+    def _check_not_in_use(self, option: str, output: Path) -> None:
+        """Raise ValueError if the file that is to be written is one that the command reads, or prints the text to."""
+        if is_open_as(STDOUT, output):
+            # It would be renamed over the file that the text goes to.
+            raise ValueError(f"{output} is where standard output goes, and the text with it: name another {option}")
         read = {"the key": self.key, "--message-file": self.message_file, "--prompt-file": self.model.prompt_file}
         target = link_target(output)
         for name, path in read.items():
@@ -128,7 +136,7 @@ class Embed:
         """The message.
 
         Raises:
-            ValueError: none is given, or several, or it is not UTF-8.
+            ValueError: none is given, or several, or it is not UTF-8, or too long.
             OSError: the file cannot be read.
         """
         given = [part is not None for part in (self.message, self.message_file, self.message_bits)]
@@ -182,7 +190,7 @@ class Decode:
         in front of the text.
 
         Raises:
-            ValueError: none is given where it is needed, two are, or it is not UTF-8.
+            ValueError: none is given where it is needed, two are, it is not UTF-8, or too long to be one.
             OSError: the file cannot be read.
         """
         without_model = self.law is not None or self.settings.scheme == "parallel"
@@ -198,15 +206,15 @@ Command = (
 )
 
 
-def read_input(path: Path) -> bytes:
+def read_input(path: Path, most: int = MOST_BYTES) -> bytes:
     """The bytes of a file, or of standard input if it is called -.
 
     Raises:
-        ValueError: standard input is closed.
+        ValueError: standard input is closed, or there are more than `most` bytes.
         OSError: it cannot be read.
     """
     if str(path) != "-":
-        return read_file(path)
+        return read_file(path, most)
     if is_closed(sys.stdin):
         raise ValueError("standard input is closed: name a file instead of -")
-    return sys.stdin.buffer.read()
+    return read_all(sys.stdin.buffer, "standard input", most)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TextIO
 
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
@@ -22,7 +22,18 @@ from cryptography.hazmat.primitives.hmac import HMAC
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from polar.framing import CHECK_BITS
-from wm_env.files import check_output, fingerprint, link_target, make_folder, read_json, sync_folder, write_json
+from wm_env.files import (
+    check_output,
+    check_writable,
+    fingerprint,
+    is_open_as,
+    link_target,
+    make_folder,
+    naming,
+    read_json,
+    sync_folder,
+    write_json,
+)
 from wm_env.json_values import read_as
 
 KEY_BYTES = 32
@@ -55,9 +66,12 @@ def save_key(key: Key, path: Path) -> None:
         FileExistsError: there is such a file.
         OSError: it cannot be written; no part of it is left.
     """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path.parent} is no folder: make it first, or name another file")
+    check_writable(path.parent, "name another file")
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
+        with naming(path), os.fdopen(handle, "w", encoding="ascii") as file:
             os.fchmod(handle, 0o600)
             file.write(f"{_KEY_KIND}\n{key.secret.hex()}\n{_check_value(key)}\n")
             file.flush()
@@ -72,12 +86,15 @@ def load_key(path: Path) -> Key:
     """Read a key file: its kind, the secret in hexadecimal digits, and a check value of the secret, a line each.
 
     Raises:
-        FileNotFoundError: no such file.
-        PermissionError: others than the owner can read it.
+        OSError: no such file, it is none, or others than the owner can read it.
         ValueError: it is not a key file, one of another version, or damaged.
     """
-    if not path.is_file():
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: name a key file")
+    if not path.exists():
         raise FileNotFoundError(f"{path}: no such key file; make one with `python -m polar keygen FILE`")
+    if not path.is_file():
+        raise OSError(f"{path} is a device or a pipe: name a key file")
     with path.open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         content = file.read(4096)
@@ -176,30 +193,52 @@ class _LedgerFile:
 class NonceLedger:
     """The nonces that were used with a key, in a small JSON file; open it with `open_ledger`."""
 
-    def __init__(self, path: Path, used: set[int]) -> None:
+    def __init__(self, path: Path, used: set[int], lock: TextIO) -> None:
         self._path = path
         self._used = used
+        self._lock = lock
 
     def first_free(self, start: int = 0) -> int:
         """The smallest nonce from `start` on that was not used."""
-        nonce = start
-        while nonce in self._used:
-            nonce += 1
-        return nonce
+        return _first_free(self._used, start)
 
     def is_used(self, nonce: int) -> bool:
         """Whether a text was made with this nonce."""
         return nonce in self._used
 
+    def check_unused(self, nonce: int) -> None:
+        """Raise ValueError if a text was made with this nonce."""
+        _check_unused(self._used, nonce)
+
     def record(self, nonce: int) -> None:
         """Note a nonce as used, on the disk before this returns.
 
+        The lock only keeps others away while its file stays where it is, so it is looked for before and after: who
+        opens the ledger once it has been removed finds this nonce, or this call fails.
+
         Raises:
-            OSError: the file cannot be written.
+            RuntimeError: the lock was removed, or another noted the nonce since the ledger was opened, so that it may
+                be another text's.
+            OSError: the file cannot be read or written.
+            ValueError: it is not a ledger any more.
         """
-        self._used.add(nonce)
+        self._check_locked(nonce)
+        noted = _read_ledger(self._path)
+        if nonce in noted - self._used:
+            raise RuntimeError(
+                f"another embed has used nonce {nonce} while this one ran: its text is not printed; start it again"
+            )
+        self._used |= noted | {nonce}
         content = {"kind": _LEDGER_KIND, "used": sorted(self._used)}
         write_json(self._path, content | {"check": fingerprint({}, content)})
+        self._check_locked(nonce)
+
+    def _check_locked(self, nonce: int) -> None:
+        if not is_open_as(self._lock.fileno(), lock_of(self._path)):
+            raise RuntimeError(
+                f"{lock_of(self._path)} was removed while it was locked, and nonce {nonce} may be another text's: "
+                "the text is not printed; start it again, and leave that file where it is"
+            )
 
 
 @contextmanager
@@ -216,13 +255,56 @@ def open_ledger(path: Path, say: Callable[[str], object] = lambda line: None) ->
     target = link_target(path)
     check_output(target, "name another --ledger, and keep to it")
     make_folder(target.parent)
-    with lock_of(target).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"{target} is in use by another embed: waiting for it to end")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield NonceLedger(target, _read_ledger(target))
+    with _locked(target, say) as lock:
+        yield NonceLedger(target, _read_ledger(target), lock)
+
+
+def check_ledger(path: Path, nonce: int | None) -> None:
+    """Refuse, without waiting for others, what `open_ledger` would; nothing is written.
+
+    Args:
+        path: the ledger.
+        nonce: one that must not be in it, if not None.
+
+    Raises:
+        OSError: the file or its lock cannot be read or written.
+        ValueError: the file is not a ledger, or the nonce is in it.
+    """
+    target = link_target(path)
+    check_output(target, "name another --ledger, and keep to it")
+    if os.path.lexists(lock_of(target)):
+        _open_lock(target).close()
+    used = _read_ledger(target)
+    if nonce is not None:
+        _check_unused(used, nonce)
+
+
+@contextmanager
+def _locked(target: Path, say: Callable[[str], object]) -> Iterator[TextIO]:
+    """The lock of a ledger, held within the context."""
+    while True:
+        with _open_lock(target) as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say(f"{target} is in use by another embed: waiting for it to end")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            # Somebody may have removed it meanwhile, and others lock the next.
+            if is_open_as(lock.fileno(), lock_of(target)):
+                yield lock
+                return
+
+
+def _open_lock(target: Path) -> TextIO:
+    lock = lock_of(target)
+    if os.path.lexists(lock) and not lock.is_file():
+        raise FileExistsError(f"{lock}, by which the ledger is locked, is no file: remove it, or name another --ledger")
+    try:
+        return lock.open("a")
+    except PermissionError:
+        raise PermissionError(
+            f"{lock}, by which the ledger is locked, cannot be written: make it writable, or name another --ledger"
+        ) from None
 
 
 def lock_of(ledger: Path) -> Path:
@@ -247,7 +329,23 @@ def ledger_beside(key_file: Path) -> Path:
 
 
 def _has_several_names(path: Path) -> bool:
-    return path.exists() and path.stat().st_nlink > 1
+    # A folder counts its subfolders as names of its own.
+    return path.is_file() and path.stat().st_nlink > 1
+
+
+def _first_free(used: set[int], start: int = 0) -> int:
+    nonce = start
+    while nonce in used:
+        nonce += 1
+    return nonce
+
+
+def _check_unused(used: set[int], nonce: int) -> None:
+    if nonce in used:
+        raise ValueError(
+            f"nonce {nonce} was used with this key: the next free one is {_first_free(used)} "
+            "(or --allow-nonce-reuse, if you know what it gives away)"
+        )
 
 
 def _read_ledger(path: Path) -> set[int]:

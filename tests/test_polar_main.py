@@ -15,7 +15,9 @@ from polar import commands, progress
 from polar.__main__ import main
 from polar.embedding import embed_with_retries
 from polar.framing import BitString, parse_bits
+from polar.options import read_input
 from polar.secrets import Key, NonceLedger, ledger_beside, load_key, open_ledger, save_key
+from wm_env.files import MOST_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +225,60 @@ def test_what_is_written_replaces_nothing_that_is_read(run, key, model, tmp_path
     assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.parametrize("option", ["--law", "--ledger"])
+def test_what_is_written_does_not_replace_the_text(key, tmp_path, option):
+    same = tmp_path / "same.txt"
+    (tmp_path / "link").symlink_to(same)
+    for name in (same, tmp_path / "link"):
+        with same.open("wb") as out:
+            options = ["embed", "--key", key, "--prompt", "a", "--message", "x", option, name]
+            done = subprocess.run(
+                [sys.executable, "-m", "polar", *map(str, options)], cwd=ROOT, stdout=out, stderr=subprocess.PIPE
+            )
+        assert done.returncode == 2
+        assert done.stderr.decode().endswith(
+            f"is where standard output goes, and the text with it: name another {option}\n"
+        )
+        assert done.stderr.count(b"\n") == 1
+        assert same.read_bytes() == b""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "same.txt", "secret.key"]
+
+
+def test_inputs_without_end(run, key, model, tmp_path, monkeypatch):
+    endless = tmp_path / "endless"
+    with endless.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    options, says = ("--key", key, "--model", model), f"has more than {MOST_BYTES:,} bytes, or no end: give less\n"
+    for arguments in (
+        ("embed", *options, "--prompt", "a", "--message-file", endless),
+        ("embed", *options, "--prompt-file", endless, "--message", "x"),
+        ("decode", *options, "--prompt", "a", endless),
+        ("decode", *options, "--prompt-file", endless, key),
+    ):
+        assert run(*arguments) == (2, b"", f"error: {endless} {says}")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"12345")))
+    with pytest.raises(ValueError, match="standard input has more than 4 bytes"):
+        read_input(Path("-"), 4)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"12345")))
+    assert read_input(Path("-"), 5) == b"12345"
+
+
+def test_an_embed_whose_lock_was_removed_prints_nothing(run, key, model, monkeypatch):
+    options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
+
+    def clear(*arguments):
+        sent = embed_with_retries(*arguments)
+        key.with_name(key.name + ".nonces.lock").unlink()
+        return sent
+
+    monkeypatch.setattr(commands, "embed_with_retries", clear)
+    code, out, err = run(*options)
+    assert (code, out) == (1, b"")
+    assert "nonce 0 may be another text's: the text is not printed" in err
+    monkeypatch.undo()
+    assert "nonce 0:" in run(*options)[2]
+
+
 def test_the_law_does_not_replace_the_ledger(run, key, model):
     options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
     for name in ("nonces", "nonces.lock"):
@@ -325,10 +381,19 @@ ROOT = Path(__file__).parent.parent
         (["embed", "--key", "new.key", "--message", "x"], 2),
         (["embed", "--key", "new.key", "--prompt", "a", "--message", "x", "--block-length", "3"], 2),
         (["decode", "--key", "new.key", "--prompt", "a", "no-such-text"], 2),
+        (["embed", "--key", "new.key", "--prompt", "a", "--message", "x", "--ledger", "new.key.damaged"], 2),
+        (["embed", "--key", "new.key", "--prompt", "a", "--message", "x", "--ledger", "locked"], 2),
+        (["embed", "--key", "new.key", "--prompt", "a", "--message", "x", "--ledger", "five", "--nonce", "5"], 2),
+        (["embed", "--key", ".", "--prompt", "a", "--message", "x"], 2),
+        (["keygen", "none/new.key"], 2),
     ],
 )
 def test_help_keys_and_refusals_do_without_torch(tmp_path, arguments, code):
     run_command(tmp_path, ["keygen", "new.key"] if arguments[0] != "keygen" else ["--help"])
+    (tmp_path / "new.key.damaged").touch()
+    (tmp_path / "locked.lock").mkdir()
+    with open_ledger(tmp_path / "five") as ledger:
+        ledger.record(5)
     finished = run_command(tmp_path, arguments)
     assert finished.returncode == code
     assert finished.stderr.splitlines()[-1] == "imported: []"

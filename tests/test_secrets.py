@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import fcntl
 import hashlib
 import hmac
@@ -14,7 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from polar.secrets import Key, KeyStream, MessageKeys, ledger_beside, load_key, new_key, open_ledger, save_key
+from polar.secrets import (
+    Key,
+    KeyStream,
+    MessageKeys,
+    check_ledger,
+    ledger_beside,
+    load_key,
+    new_key,
+    open_ledger,
+    save_key,
+)
 
 
 def test_key_file_round_trip_and_mode(tmp_path):
@@ -32,6 +43,10 @@ def test_key_files_that_are_refused(tmp_path):
     path = tmp_path / "secret.key"
     with pytest.raises(FileNotFoundError):
         load_key(path)
+    with pytest.raises(IsADirectoryError, match=f"{tmp_path} is a folder: name a key file"):
+        load_key(tmp_path)
+    with pytest.raises(OSError, match="/dev/zero is a device"):
+        load_key(Path("/dev/zero"))
     save_key(new_key(), path)
     path.chmod(0o640)
     with pytest.raises(PermissionError, match="chmod 600"):
@@ -172,6 +187,31 @@ def test_a_key_file_is_on_the_disk_once_it_is_written(tmp_path, monkeypatch):
     assert synced == [str(tmp_path / "secret.key"), str(tmp_path)]
 
 
+def test_a_key_in_no_folder_says_what_to_do(tmp_path):
+    (tmp_path / "file").touch()
+    for place in ("none", "file"):
+        with pytest.raises(FileNotFoundError, match=f"{tmp_path / place} is no folder: make it first, or name another"):
+            save_key(new_key(), tmp_path / place / "secret.key")
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "nonces"
+
+    def fail(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with open_ledger(path) as ledger:
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="No space left") as full:
+            ledger.record(0)
+    assert full.value.filename == str(path)
+    assert not path.exists()
+    with pytest.raises(OSError, match="No space left") as full:
+        save_key(new_key(), tmp_path / "secret.key")
+    assert full.value.filename == str(tmp_path / "secret.key")
+    assert not (tmp_path / "secret.key").exists()
+
+
 @given(data=st.data())
 def test_no_damage_gives_a_ledger_of_other_nonces(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("ledgers") / "nonces"
@@ -222,6 +262,120 @@ def test_a_ledger_is_for_one_at_a_time(tmp_path):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def test_of_two_that_hold_a_ledger_one_gets_the_nonce(tmp_path):
+    """The lock is removed while the first embeds, so that the second need not wait; the first ends first, or last."""
+    for number, first_ends_first in enumerate((True, False)):
+        path = tmp_path / f"nonces {number}"
+        with open_ledger(path) as first:
+            lock_file(path).unlink()
+            with open_ledger(path) as second:
+                assert first.first_free() == second.first_free() == 0
+                if first_ends_first:
+                    with pytest.raises(RuntimeError, match="was removed while it was locked, and nonce 0 may be"):
+                        first.record(0)
+                second.record(0)
+            with pytest.raises(RuntimeError, match="was removed while it was locked, and nonce 0 may be"):
+                first.record(0)
+        assert json.loads(path.read_text())["used"] == [0]
+
+
+def lock_file(path):
+    return path.with_name(path.name + ".lock")
+
+
+def test_a_lock_that_is_removed_during_the_write_is_noticed(tmp_path, monkeypatch):
+    path, rename = tmp_path / "nonces", Path.replace
+
+    def replace(source, target):
+        lock_file(path).unlink()
+        return rename(source, target)
+
+    with open_ledger(path) as ledger:
+        monkeypatch.setattr(Path, "replace", replace)
+        with pytest.raises(RuntimeError, match="the text is not printed"):
+            ledger.record(0)
+    # Who opens it from now on finds the nonce.
+    with open_ledger(path) as ledger:
+        assert ledger.is_used(0)
+
+
+def test_what_others_noted_meanwhile_is_kept_and_not_given_out_again(tmp_path):
+    path = tmp_path / "nonces"
+    path.write_text(ledger_file([3]))
+    with open_ledger(path) as ledger:
+        path.write_text(ledger_file([0, 3, 8]))
+        with pytest.raises(RuntimeError, match=r"another embed has used nonce 0 .* not printed"):
+            ledger.record(0)
+        assert path.read_text() == ledger_file([0, 3, 8])
+        ledger.record(1)
+        # One that was there from the beginning is used again on purpose.
+        ledger.record(3)
+        path.unlink()
+        ledger.record(4)
+    assert json.loads(path.read_text())["used"] == [0, 1, 3, 4, 8]
+
+
+def test_a_lock_that_was_removed_while_another_waited_is_no_lock(tmp_path):
+    path, first = tmp_path / "nonces", contextlib.ExitStack()
+    first.enter_context(open_ledger(path))
+
+    def remove(line):
+        lock_file(path).unlink()
+        first.close()
+
+    with open_ledger(path, remove) as ledger, lock_file(path).open("a") as other:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        ledger.record(0)
+
+
+def test_locks_that_are_no_files(tmp_path):
+    path = tmp_path / "nonces"
+    makes = (
+        lambda lock: lock.mkdir(),
+        lambda lock: lock.symlink_to("nowhere/at/all"),
+        lambda lock: lock.symlink_to("not-there"),
+        lambda lock: os.mkfifo(lock),
+    )
+    for make in makes:
+        make(lock_file(path))
+        for refuse in (lambda: check_ledger(path, None), lambda: open_ledger(path).__enter__()):
+            with pytest.raises(
+                FileExistsError, match=r"nonces.lock, .* is no file: remove it, or name another --ledger"
+            ):
+                refuse()
+        lock_file(path).rmdir() if lock_file(path).is_dir() else lock_file(path).unlink()
+
+
+def test_a_lock_of_somebody_else(tmp_path, monkeypatch):
+    path = tmp_path / "nonces"
+    lock_file(path).touch()
+
+    def refuse(self, *arguments):
+        """Root may write every file."""
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(PermissionError, match=r"nonces.lock, .* cannot be written: make it writable"):
+        check_ledger(path, None)
+
+
+def test_a_ledger_is_checked_without_a_lock_and_without_a_trace(tmp_path):
+    path = tmp_path / "new" / "nonces"
+    check_ledger(path, 0)
+    assert not list(tmp_path.iterdir())
+    with open_ledger(path) as ledger:
+        for nonce in (0, 1, 5):
+            ledger.record(nonce)
+        check_ledger(path, 2)
+        check_ledger(path, None)
+        with pytest.raises(ValueError, match="nonce 5 was used with this key: the next free one is 2 "):
+            check_ledger(path, 5)
+    path.write_text("")
+    with pytest.raises(ValueError, match="not a ledger of nonces, or damaged"):
+        check_ledger(path, None)
+
+
 def test_one_ledger_under_several_names(tmp_path):
     (tmp_path / "away").mkdir()
     real, link = tmp_path / "away" / "nonces", tmp_path / "link"
@@ -258,6 +412,11 @@ def test_a_key_with_several_names_has_no_ledger_beside_it(tmp_path):
     for name in ("a.key", "b.key", "link"):
         with pytest.raises(ValueError, match=f"{name} has several names .* name one --ledger for all"):
             ledger_beside(tmp_path / name)
+
+
+def test_a_folder_has_one_name(tmp_path):
+    (tmp_path / "a.key" / "below").mkdir(parents=True)
+    assert ledger_beside(tmp_path / "a.key") == tmp_path / "a.key.nonces"
 
 
 @pytest.mark.parametrize(
