@@ -451,6 +451,15 @@ def test_bytes_that_are_no_plain_text_stay_off_a_terminal(monkeypatch, capfdbina
     assert capfdbinary.readouterr().out == message
 
 
+def test_a_full_disk_behind_standard_output_is_named(monkeypatch):
+    with open("/dev/full", "wb", buffering=0) as full:
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(full))
+        with pytest.raises(OSError, match="No space left") as raised:
+            commands.write_output(b"text", newline=True)
+        monkeypatch.undo()
+    assert raised.value.filename == "standard output"
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [
