@@ -91,15 +91,15 @@ def _block_estimate(channel: Channel, message: Message) -> str:
     """
     settings, lm = channel.settings, channel.source.lm
     bits = payload_bits(message) + overhead_bits(message)
-    blocks = math.ceil(bits / math.log2(settings.candidates)) if settings.candidates > 1 else math.inf
+    blocks = math.ceil(bits / math.log2(settings.candidates))
     pool = settings.pool_settings(b"")
     context = channel.source.context(())
     cost = estimate(lm, [context], pool, blocks=1, batch_size=1)
     seconds = cost.flops / measure_speed(lm, len(context) + settings.block_length, pool)
     return (
         f"{bits} bits with the frame, at most log2 {settings.candidates} in a block of {settings.block_length} tokens: "
-        f"{blocks} blocks or more, {cost.canvases} canvases and, by the speed just measured, about "
-        f"{seconds:.2g} s each, so {tqdm.format_interval(round(blocks * seconds))} or more"
+        f"{blocks} blocks or more of {cost.canvases} canvases; a block takes about {seconds:.2g} s by the speed just "
+        f"measured, so {tqdm.format_interval(round(blocks * seconds))} or more"
     )
 
 

@@ -34,7 +34,7 @@ from polar.records import (
 )
 from polar.secrets import Key, MessageKeys
 from polar.settings import Limits, Settings
-from polar.sources import drive
+from polar.sources import MASS_BITS, drive
 from polar.stream import TokenLaw, Tokens
 from polar.tail import LONGEST_TAIL, write_tail
 from polar.vocabulary import Node
@@ -156,6 +156,12 @@ class _Job:
     def sender(self) -> Sender:
         self.limits.check()
         most_tokens = self.limits.max_blocks * self.channel.settings.block_length
+        needed = payload_bits(self.message) + overhead_bits(self.message)
+        if needed > most_tokens * MASS_BITS:
+            raise ValueError(
+                f"the message does not fit: its frame has {needed} bits, and {most_tokens} tokens carry at most "
+                f"{most_tokens * MASS_BITS} under any model, in fact a fraction of that: allow more blocks"
+            )
         return Sender(self.message, self.keys, most_tokens, self.limits.patience)
 
     def write_stream(self) -> Asking[TokenLaw, tuple[Tokens, int]]:
@@ -248,11 +254,14 @@ def embed_with_retries(
         NoEntropyError, UnfitTextError: of the last nonce.
     """
     failure: RuntimeError = UnfitTextError("there is no nonce to try")
+    rejected = 0
     for rejected, nonce in enumerate(nonces):
         try:
             return replace(embed(channel, message, key, nonce, limits, report), rejected=rejected)
         except (NoEntropyError, UnfitTextError) as error:
             failure = error
+    if rejected:
+        raise type(failure)(f"{failure}; {rejected + 1} nonces were tried")
     raise failure
 
 

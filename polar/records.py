@@ -155,13 +155,13 @@ class TextLaw:
 
 
 def save_text_law(law: TextLaw, path: Path) -> None:
-    """Write a law, whole or not at all.
+    """Write a law, whole or not at all, in a file that only its owner can read.
 
     Raises:
         OSError: the file cannot be written.
     """
     meta = {"about": asdict(law.about)}
-    write_atomically(path, lambda temporary: write_tensors(temporary, RECORD_FORMAT, _arrays(law), meta))
+    write_atomically(path, lambda temporary: write_tensors(temporary, RECORD_FORMAT, _arrays(law), meta), mode=0o600)
 
 
 def load_text_law(path: Path) -> TextLaw:

@@ -53,6 +53,8 @@ class Settings:
         for name in ("block_length", "candidates", "positions"):
             if getattr(self, name) > LARGEST:
                 raise ValueError(f"{name}={getattr(self, name)}: at most {LARGEST} is possible")
+        if self.scheme == "block" and self.candidates == 1:
+            raise ValueError("candidates=1: one candidate carries no message; take more")
         if not 0 <= self.tv_budget < 1:
             raise ValueError(f"tv_budget={self.tv_budget}: a number from 0 to below 1 is needed")
         if self.positions < 2 or self.positions & (self.positions - 1):

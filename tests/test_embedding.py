@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import stat
 
 import numpy as np
 import pytest
@@ -193,6 +194,19 @@ def test_a_message_that_does_not_fit_says_what_would(channels):
         embed(channels["stream"], bytes(200), KEY, 0, Limits(max_blocks=12))
 
 
+def test_a_message_that_no_model_could_fit_is_refused_at_once(channels):
+    told = []
+    with pytest.raises(ValueError, match="16 tokens carry at most 768 under any model"):
+        embed(channels["stream"], bytes(100), KEY, 1, Limits(max_blocks=4), lambda *now: told.append(now))
+    assert not told
+
+
+def test_all_nonces_that_were_tried_are_told(lm):
+    nothing = open_channel(lm, "the year", dataclasses.replace(STREAM, temperature=1e-3))
+    with pytest.raises(NoEntropyError, match="; 3 nonces were tried"):
+        embed_with_retries(nothing, bytes(8), KEY, [4, 7, 9])
+
+
 def test_a_model_without_choice_is_a_clear_error(lm):
     channel = open_channel(lm, "the", dataclasses.replace(STREAM, temperature=1e-6))
     tried = []
@@ -298,6 +312,12 @@ def test_chi_square_of_embedded_texts(lm):
     assert chisquare(observed, expected).pvalue > 1e-3
 
 
+def test_a_law_file_is_its_owner_s(channels, tmp_path):
+    sent = embed(channels["stream"], b"x", KEY, 2)
+    save_text_law(sent.law, tmp_path / "law")
+    assert stat.S_IMODE((tmp_path / "law").stat().st_mode) == 0o600
+
+
 @pytest.mark.parametrize("scheme", ["stream", "block"])
 def test_a_law_file_stands_for_the_model(channels, scheme, tmp_path):
     sent = embed(channels[scheme], b"x", KEY, 6)
@@ -368,8 +388,8 @@ def test_nothing_tried_is_no_evidence(channels):
 
 
 def test_settings_are_checked(lm, channels):
-    for wrong in ({"tv_budget": 1.0}, {"block_length": 3}, {"temperature": 0.0}, {"candidates": 0}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
+    for wrong in ({"tv_budget": 1.0}, {"block_length": 3}, {"temperature": 0.0}, {"candidates": 0}, {"scheme": "block", "candidates": 1}):
+        with pytest.raises(ValueError, match=list(wrong)[-1]):
             open_channel(lm, "", Settings(**wrong))
     with pytest.raises(ValueError, match="at least 1"):
         embed(channels["stream"], b"", KEY, 0, Limits(max_blocks=0))

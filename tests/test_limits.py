@@ -195,6 +195,7 @@ def test_error_free_bits_at_no_total_variation_are_whole_min_entropies():
     # a tenth in half of the second block's states buys them their bit
     assert error_free_bits(covers, probs, 0.1 / 4) == pytest.approx((0.75 * 2 + 0.25 + 0.5) / 2)
     assert error_free_bits(covers, probs, 1.0) == pytest.approx((0.75 * 2 + 0.25 + 0.5) / 2)
+    assert error_free_bits([np.array([[1.0, 0.0]])], [np.ones(1)], 1.0) == 0
 
 
 @settings(max_examples=50)

@@ -20,12 +20,12 @@ MOST_BYTES = 1 << 26
 """Most that is read at once, 64 MiB: a device or a pipe may have no end."""
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o666) -> None:
     """Call `write` on a temporary neighbour of `path`, then rename it onto `path`.
 
     A reader sees the old file or the new one, never a part, also after a loss of power; once this returns, the new one
     is on the disk. Missing parent folders are made. Where `path` is a link, the file that it names is written, and the
-    link stays one.
+    link stays one. `mode` is that of the file, less the umask, as for `os.open`.
 
     Raises:
         OSError: the folder cannot be written, or a folder or device has this name; nothing is left behind, no new
@@ -34,7 +34,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     target = _output_target(path, "give another name")
     made = make_folder(target.parent)
     try:
-        _replace(target, write)
+        _replace(target, write, mode)
     except BaseException:
         # The first that somebody has put something into ends it.
         with suppress(OSError):
@@ -43,7 +43,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         raise
 
 
-def _replace(target: Path, write: Callable[[Path], object]) -> None:
+def _replace(target: Path, write: Callable[[Path], object], mode: int) -> None:
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     os.close(handle)
     temporary = Path(name)
@@ -51,10 +51,10 @@ def _replace(target: Path, write: Callable[[Path], object]) -> None:
         with naming(target):
             write(temporary)
             _sync(temporary)
-        # mkstemp makes private files; give this one the mode an ordinary open() would have.
+        # mkstemp makes private files; give this one the mode that open() would have.
         mask = os.umask(0)
         os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
+        temporary.chmod(mode & ~mask)
         temporary.replace(target)
         sync_folder(target.parent)
     finally:

@@ -171,7 +171,7 @@ def error_free_bits(covers: Sequence[Floats], state_probs: Sequence[Floats], tv_
     price = 1 - np.stack([shared_key_success(cover, bits) for bits in lengths.tolist()], axis=1)
     price = np.where(price <= _ROUNDING, 0, price)
     state, length = np.arange(len(cover)), np.zeros(len(cover), dtype=np.int64)
-    costs, gains = [], []
+    costs, gains = [np.zeros(len(cover))], [np.zeros(len(cover))]
     for _ in lengths[1:]:
         further, added = lengths - length[:, None], price - price[state, length][:, None]
         possible = (further > 0) & (lengths <= most[:, None])

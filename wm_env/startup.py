@@ -111,7 +111,7 @@ def tell_failure(error: Exception) -> int:
 
 def reason_of(error: Exception) -> str:
     """What an error says; if it comes from the operating system, in words, with the path and without its number."""
-    if not isinstance(error, OSError) or error.errno is None:
+    if not isinstance(error, OSError) or error.errno is None or error.strerror is None:
         return str(error)
     place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
