@@ -3,10 +3,10 @@
 A state carries l bits without error at the price of 1 - P0(l) units of total variation, P0 the value of its best
 partition into 2^l bins, or, with shared dither, of 1 - U(l), which is 0 for every l <= H_min (`wm_env.limits`). So
 every state offers steps, so many bits for so much budget, and the budget goes to the cheapest steps of all states
-first. The law of a state is the coded planner's for its own length; message sets of
-shorter messages are the beginnings of longer ones, so one law and one message set serve all lengths, and the decoder
-finds the length in the law (`polar.adaptive`). States that it may take for each other, since some received text leads
-to both, get one length, and what they share has one word.
+first. The law of a state is the coded planner's for its own length; message sets of shorter messages are the beginnings
+of longer ones, so one law and one message set serve all lengths, and the decoder finds the length in the law
+(`polar.adaptive`). States that it may take for each other, since some received text leads to both, get one length, and
+what they share has one word.
 """
 
 import dataclasses
@@ -178,10 +178,10 @@ def _offers(tree: StateTree, bits: int, count: int, dither_bits: int) -> list[_O
 
 
 def _cheapest(block: TreeBlock, seen: Ints, reach: Floats, bits: int, slots: int, count: int) -> _Offer:
-    """The cheaper of two budgets that leaves a group of states without errors.
+    """For every group of states the cheaper of two budgets, if it leaves no errors.
 
-    What pays for everything that is wrong is always enough where any is. What pays for candidates above 2^-l only is
-    enough where the slots cure the rest.
+    One pays for everything that is wrong. The other pays for candidates above 2^-l only, which is enough where the
+    slots cure the rest.
     """
     words = map_words(block.cover, seen, reach, bits)
     wrong = wrong_mass(block.cover, words, bits)
@@ -197,7 +197,7 @@ def _cheapest(block: TreeBlock, seen: Ints, reach: Floats, bits: int, slots: int
 
 
 def _found_always(channel: Floats, seen: Ints, group: Ints) -> NDArray[np.bool_]:
-    """States in which, and in all states of whose group, a decoder that knows the slot always finds the word; (N,).
+    """States of groups in which a decoder that knows the slot finds every word, whatever the state; shape (N,).
 
     Args:
         channel: P(x | w, j), shape (N, 2^l, J, Q).

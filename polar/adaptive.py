@@ -226,11 +226,10 @@ def decode_states(law: BlockLaw, code: AdaptiveCode, observation: Tensor) -> Dec
         words[mine] = channel.argmax(1).mT.numpy()
         weight[mine] = channel.mean(1).mT.numpy() * law.state_probs.numpy()[mine, None, None]
     seen = observation.numpy().reshape(-1)
-    columns = weight.reshape(len(seen), -1), words.reshape(len(seen), -1)
-    lengths = np.repeat(code.lengths, shape[1])
-    decided = [_likeliest(seen, by_dither) for by_dither in columns[0].T]
-    word = np.stack([column[winner] for column, winner in zip(columns[1].T, decided, strict=True)], axis=1)
-    return Decoded(np.stack([lengths[winner] for winner in decided], axis=1).reshape(shape), word.reshape(shape))
+    decided = np.stack([_likeliest(seen, given_dither) for given_dither in weight.reshape(len(seen), -1).T], axis=1)
+    lengths = np.repeat(code.lengths, shape[1])[decided]
+    words = np.take_along_axis(words.reshape(len(seen), -1), decided, axis=0)
+    return Decoded(lengths.reshape(shape), words.reshape(shape))
 
 
 def _likeliest(seen: Ints, weight: Floats) -> Ints:

@@ -388,7 +388,13 @@ def test_nothing_tried_is_no_evidence(channels):
 
 
 def test_settings_are_checked(lm, channels):
-    for wrong in ({"tv_budget": 1.0}, {"block_length": 3}, {"temperature": 0.0}, {"candidates": 0}, {"scheme": "block", "candidates": 1}):
+    for wrong in (
+        {"tv_budget": 1.0},
+        {"block_length": 3},
+        {"temperature": 0.0},
+        {"candidates": 0},
+        {"scheme": "block", "candidates": 1},
+    ):
         with pytest.raises(ValueError, match=list(wrong)[-1]):
             open_channel(lm, "", Settings(**wrong))
     with pytest.raises(ValueError, match="at least 1"):
