@@ -55,7 +55,7 @@ def test_a_full_disk_is_a_failure_of_the_system_and_leaves_nothing_half_written(
         write()
     assert is_system_failure(caught.value)
     assert "\n" not in str(caught.value)
-    assert not list(out.iterdir())
+    assert not list(tmp_path.glob("out/*"))
     write()
     assert list(out.iterdir())
 
