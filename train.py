@@ -5,6 +5,8 @@ Examples:
   python train.py --preset paper --run runs/paper        the set-up of the paper
   python train.py --objective coded                      uniform message bits, at the limit of one block
   python train.py --agent planner --run runs/planner     the exact optimum
+  python train.py --agent planner --objective coded --message-bits auto --dither-bits 4 --labels 256 --epsilon 0
+                                                         bits without error at total variation 0
   python train.py --preset ppo --split train             constrained PPO, and its law for prompts that it never saw
   python train.py --run runs/paper --resume              go on after an interruption
 """
@@ -33,8 +35,9 @@ class Options:
     """All that a run depends on."""
     preset: Literal["default", "paper", "coded", "ppo", "smoke"] | None = None
     """Defaults that go together: paper = M 256, T 6000, as in the paper; default = M 64, T 2000; coded = the coded
-    objective, M 8 for 3 bits, T 3000; ppo = constrained PPO on the environment's default problem; smoke = seconds. If
-    not given, coded for the primal-dual learner with --objective coded and default for all others."""
+    objective, M 8 for 3 bits, T 3000; ppo = constrained PPO on the environment's default problem; smoke = seconds, too
+    short for the budget. If not given, coded for the primal-dual learner with --objective coded and default for all
+    others."""
     run: Path | None = None
     """Run folder for law, metrics, TensorBoard events and checkpoint; if not given, runs/AGENT-PRESET, with -coded and
     -auto for --objective coded and --message-bits auto, then the same with -2 and so on; --resume takes the last."""

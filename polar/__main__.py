@@ -27,7 +27,13 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     try:
         with quitting_on_interrupt(__name__):
-            options = tyro.cli(Command, prog="python -m polar", description=__doc__, args=arguments)
+            options = tyro.cli(
+                Command,
+                prog="python -m polar",
+                description=__doc__,
+                args=arguments,
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
         if isinstance(options, Keygen):
             return _keygen(options)
         return _embed(options) if isinstance(options, Embed) else _decode(options)
