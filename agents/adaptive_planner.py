@@ -74,10 +74,12 @@ def plan_adaptive(
     check_budget(epsilon, gamma)
     count = 1 << tree.block_length if labels is None else labels
     longest = min(label_bits(count), int(np.log2(tree.meta.candidates)))
-    paid = (_offers(tree, bits, count, dither_bits) for bits in range(1, longest + 1))
+    paths = number_paths(tree)
+    groups = [alike_states(block.cover, seen) for block, seen in zip(tree.blocks, paths, strict=True)]
+    views = list(zip(tree.blocks, paths, groups, state_reach(tree), strict=True))
+    paid = ([_cheapest(*view, bits, dither_bits, count) for view in views] for bits in range(1, longest + 1))
     offers = [_free_offers(tree, count), *paid]
     prices = [np.stack([of_length[number].price for of_length in offers], 1) for number in range(len(tree.blocks))]
-    groups = [alike_states(block.cover, seen) for block, seen in zip(tree.blocks, number_paths(tree), strict=True)]
     lengths: list[Ints] = []
     spent = 0.0
 
@@ -170,26 +172,25 @@ def _free_offers(tree: StateTree, count: int) -> list[_Offer]:
     return [_Offer(np.zeros(len(cover)), cover[:, None].expand(-1, count, -1)) for cover in covers]
 
 
-def _offers(tree: StateTree, bits: int, count: int, dither_bits: int) -> list[_Offer]:
-    """The laws with l bits that are free of errors for a decoder that knows the path and the dither."""
-    slots = min(1 << dither_bits, count >> bits)
-    views = zip(tree.blocks, number_paths(tree), state_reach(tree), strict=True)
-    return [_cheapest(block, seen, reach, bits, slots, count) for block, seen, reach in views]
+def _cheapest(
+    block: TreeBlock, seen: Ints, group: Ints, reach: Floats, bits: int, dither_bits: int, count: int
+) -> _Offer:
+    """The laws of a block with l bits that are free of errors for a decoder that knows the path and the slot.
 
-
-def _cheapest(block: TreeBlock, seen: Ints, reach: Floats, bits: int, slots: int, count: int) -> _Offer:
-    """For every group of states the cheaper of two budgets, if it leaves no errors.
-
-    One pays for everything that is wrong. The other pays for candidates above 2^-l only, which is enough where the
-    slots cure the rest.
+    For every group of states at the cheaper of two budgets that leaves no errors. One pays for everything that is
+    wrong. The other pays for candidates above 2^-l only, which is enough where several slots cure the rest.
     """
+    slots = min(1 << dither_bits, count >> bits)
     words = map_words(block.cover, seen, reach, bits)
     wrong = wrong_mass(block.cover, words, bits)
     price = np.full(len(wrong), np.inf)
     channel = np.zeros((len(wrong), 1 << bits, slots, block.cover.shape[1]))
-    for budget in (wrong.sum(1), wrong[:, 1:].sum(1)):
+    budgets = [wrong.sum(1)]
+    if slots > 1:
+        budgets.append(wrong[:, 1:].sum(1))
+    for budget in budgets:
         made, _ = slotted_channel(block.cover, words, seen, reach, bits, budget, slots)
-        good = _found_always(made, seen, alike_states(block.cover, seen))
+        good = _found_always(made, seen, group)
         spent = total_variation(torch.from_numpy(made[good].mean((1, 2))), torch.from_numpy(block.cover[good])).numpy()
         price[good], channel[good] = np.where(spent <= COST_RESOLUTION, 0, spent), made[good]
     labels = torch.from_numpy(channel).repeat_interleave(count // (slots << bits), dim=2)

@@ -10,7 +10,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from wm_env.vector import CovertWatermarkVectorEnv
-from wm_env.wrappers import logits_to_laws
+from wm_env.wrappers import VectorLogitsToSimplices
 
 
 class LogitVecEnv(VecEnv):
@@ -31,10 +31,8 @@ class LogitVecEnv(VecEnv):
     ):
         self.copies = CovertWatermarkVectorEnv(num_envs, autoreset_mode="Disabled", **arguments)
         self.reset_options = reset_options
-        size = gym.spaces.flatdim(self.copies.single_action_space)
-        super().__init__(
-            num_envs, self.copies.single_observation_space, gym.spaces.Box(-bound, bound, (size,), np.float32)
-        )
+        self._logits = VectorLogitsToSimplices(self.copies, bound)
+        super().__init__(num_envs, self.copies.single_observation_space, self._logits.single_action_space)
 
     def reset(self) -> dict[str, NDArray[Any]]:
         """First observations of all copies; honours `seed` and `set_options`."""
@@ -47,7 +45,7 @@ class LogitVecEnv(VecEnv):
 
     def step_async(self, actions: NDArray[Any]) -> None:
         """Remember the logits, shape (num_envs, N * M * (1 + Q))."""
-        self._laws = logits_to_laws(np.asarray(actions).reshape(self.copies.action_space.shape))
+        self._laws = self._logits.actions(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Play them; a finished copy is reset at once, its last observation is in `terminal_observation`."""

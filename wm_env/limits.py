@@ -90,10 +90,20 @@ def distance_masses(pmf: Floats, message_bits: int) -> Floats:
     A candidate serves the words around its own: the first 2^-l of its mass is right, the next C(l,1) 2^-l is one bit
     off, the next C(l,2) 2^-l two bits, and so on.
     """
-    shells = comb(message_bits, np.arange(message_bits + 1)) / 2**message_bits
-    before = np.cumsum(shells) - shells
-    masses: Floats = np.clip(pmf[..., None] - before, 0, shells).sum(-2)
+    masses: Floats = _filled(pmf[..., None], _shells(message_bits)).sum(-2)
     return masses
+
+
+def _shells(message_bits: int) -> Floats:
+    """Share of the words that are 0, 1, ..., l bits from one of them, shape (l + 1,)."""
+    shells: Floats = comb(message_bits, np.arange(message_bits + 1)) / 2**message_bits
+    return shells
+
+
+def _filled(mass: Floats | float, shells: Floats) -> Floats:
+    """What a mass puts into each of the shells, along the last axis, if it fills them one after the other."""
+    filled: Floats = np.clip(mass - (shells.cumsum(-1) - shells), 0, shells)
+    return filled
 
 
 def block_limit(cover: Floats, state_probs: Floats, message_bits: int, gap: float = 1e-4, nodes: int = NODES) -> Limit:
@@ -132,9 +142,7 @@ def block_limit(cover: Floats, state_probs: Floats, message_bits: int, gap: floa
 def _nearest_masses(candidates: Ints, message_bits: int) -> Floats:
     """Share of the words that are 0, 1, ..., l bits from the nearest of so many words, if spheres around these were
     disjoint until all words are covered; shape (N, l + 1) for candidates (N,)."""
-    shells = candidates[:, None] * comb(message_bits, np.arange(message_bits + 1)) / 2**message_bits
-    masses: Floats = np.clip(1 - (shells.cumsum(1) - shells), 0, shells)
-    return masses
+    return _filled(1.0, candidates[:, None] * _shells(message_bits))
 
 
 def tree_limit(tree: StateTree, message_bits: int, gap: float = 1e-4, nodes: int = NODES) -> Limit:
