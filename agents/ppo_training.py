@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import torch
-from stable_baselines3.common.logger import configure
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import LinearSchedule
 from tqdm import tqdm
 
@@ -45,7 +45,7 @@ def train_ppo(folder: RunFolder, problem: Problem, settings: RunSettings, resume
     arguments = env_arguments(folder, problem, settings)
     env = CovertWatermarkEnv(**arguments)
     model = make_model(arguments, settings)
-    model.set_logger(configure(None, []))
+    model.set_logger(Logger(folder=None, output_formats=[]))  # `configure` would make a folder
     best, begun = _restore(folder, model) if resume else (None, None)
     rollout = model.n_steps * model.n_envs
     if resume:

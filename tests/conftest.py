@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,19 @@ def _usual_interrupt() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What libraries leave in the temporary folder, such as Stable-Baselines3's log folders, goes with the tests'."""
+    before, named = tempfile.tempdir, os.environ.get("TMPDIR")
+    tempfile.tempdir = os.environ["TMPDIR"] = str(tmp_path_factory.mktemp("temporary"))
+    yield
+    tempfile.tempdir = before
+    if named is None:
+        del os.environ["TMPDIR"]
+    else:
+        os.environ["TMPDIR"] = named
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ from transformers.utils import logging
 
 from wm_env.files import fingerprint, first_line
 from wm_env.lm.llada import MaskedLM, banned_ids, tokenizer_fingerprint
-from wm_env.lm.weights import read_tokenizer, stored_tensors, tensor_digest
+from wm_env.lm.weights import owned, read_tokenizer, stored_tensors, tensor_digest
 
 _OF_OTHER_HEADS = ("pooler.", "seq_relationship.", "position_ids")
 """Parts of names of tensors that checkpoints hold for other tasks than filling in masks, or that are constants."""
@@ -141,6 +141,8 @@ def _load_network(folder: Path, values: Mapping[str, Any], device: str, dtype: t
     if foreign:
         raise ValueError(f"{folder}: unexpected tensor {foreign[0]!r}")
     network.requires_grad_(False)
+    for parameter in network.parameters():
+        parameter.data = owned(parameter, device, parameter.dtype)
     return network.to(device).eval()
 
 

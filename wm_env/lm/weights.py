@@ -68,6 +68,16 @@ def tensor_digest(tensor: Tensor) -> str:
     return f"{tensor.dtype} {tuple(tensor.shape)} {hashlib.sha256(content.data).hexdigest()}"
 
 
+def owned(tensor: Tensor, device: str | torch.device, dtype: torch.dtype) -> Tensor:
+    """A copy of a stored tensor in aligned memory of its own.
+
+    A tensor that is read from a file without conversion stays a view of the mapped file, which begins where the
+    file's header ends. Matrix kernels choose their order of summation by the address of their operands, so the same
+    weights behind a longer header would give other last bits.
+    """
+    return tensor.to(device=device, dtype=dtype, copy=True)
+
+
 def load_tensors(
     network: nn.Module, names: Mapping[str, str], folder: Path, device: str, dtype: torch.dtype
 ) -> dict[str, str]:
@@ -94,7 +104,7 @@ def load_tensors(
             wanted = shapes[names[name]]
             raise ValueError(f"{folder}: tensor {name!r} has shape {tuple(tensor.shape)}, config.json says {wanted}")
         digests[name] = tensor_digest(tensor)
-        state[names[name]] = tensor.to(device=device, dtype=dtype)
+        state[names[name]] = owned(tensor, device, dtype)
     if missing := sorted(names.keys() - digests.keys()):
         raise ValueError(f"{folder}: {len(missing)} tensors are missing, the first is {missing[0]!r}")
     network.load_state_dict(state, strict=False, assign=True)
