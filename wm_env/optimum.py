@@ -14,6 +14,7 @@ M labels that are too few for a proper colouring reach less: the rate of a block
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from wm_env.colouring import colour_candidates
+from wm_env.common.arrays import Floats, Ints
 from wm_env.information import entropy, total_variation
 from wm_env.law import advance
 from wm_env.tree import StateTree
@@ -76,8 +78,15 @@ def rate_bound(tree: StateTree, optimum: Optimum, labels: int | None = None, gam
     """
     if labels is None or all(int(colour_candidates(block).max()) < labels for block in tree.blocks):
         return RateBound(optimum.rate, exact=True)
-    most = sum(gamma ** (number + 1) * math.log2(labels) for number in range(len(tree.blocks)))
-    return RateBound(min(optimum.rate, most), exact=False)
+    return rate_of_labels(optimum.rate, len(tree.blocks), labels, gamma, exact=False)
+
+
+def rate_of_labels(rate: float, blocks: int, labels: int, gamma: float, exact: bool) -> RateBound:
+    """`rate`, if it is known to be reached; else the smaller of it and sum_b gamma^b log2 M, b = 1..blocks."""
+    if exact:
+        return RateBound(rate, exact=True)
+    most = sum(gamma ** (number + 1) * math.log2(labels) for number in range(blocks))
+    return RateBound(min(rate, most), exact=False)
 
 
 def solve(tree: StateTree, epsilon: float, gamma: float = 1.0) -> Optimum:
@@ -89,8 +98,26 @@ def solve(tree: StateTree, epsilon: float, gamma: float = 1.0) -> Optimum:
     Raises:
         ValueError: a budget that is negative or not a number, or a discount outside (0, 1].
     """
+    covers, children = zip(*((block.cover, block.child) for block in tree.blocks), strict=True)
+    return solve_blocks(tree.prior, covers, children, epsilon, gamma)
+
+
+def solve_blocks(
+    prior: Floats, covers: Sequence[Floats], children: Sequence[Ints], epsilon: float, gamma: float = 1.0
+) -> Optimum:
+    """`solve` for any graph of states, in which several paths may lead to one state.
+
+    Args:
+        prior: law of the first block's state, shape (N,).
+        covers: P(x|s) of every block, shape (N, Q).
+        children: next state of (s, x) of every block, shape (N, Q), -1 where there is none; the last is not used.
+        epsilon, gamma: as in `solve`.
+
+    Raises:
+        ValueError: a budget that is negative or not a number, or a discount outside (0, 1].
+    """
     check_budget(epsilon, gamma)
-    problem = _Problem(tree, gamma)
+    problem = _Problem(prior, covers, children, gamma)
     free = problem.best_response(0.0)
     if problem.rate_and_cost(free)[1] <= epsilon:
         return problem.optimum(free, 0.0)
@@ -168,12 +195,12 @@ def clipped_law(cover: Tensor, bonus: Tensor, multiplier: float) -> Tensor:
 
 
 class _Problem:
-    """A tree as tensors, with the two sweeps that a multiplier needs."""
+    """Blocks of states as tensors, with the two sweeps that a multiplier needs."""
 
-    def __init__(self, tree: StateTree, gamma: float) -> None:
-        self.prior = torch.as_tensor(tree.prior)
-        self.covers = tuple(torch.as_tensor(block.cover) for block in tree.blocks)
-        self.children = tuple(torch.as_tensor(block.child) for block in tree.blocks)
+    def __init__(self, prior: Floats, covers: Sequence[Floats], children: Sequence[Ints], gamma: float) -> None:
+        self.prior = torch.as_tensor(prior)
+        self.covers = tuple(map(torch.as_tensor, covers))
+        self.children = tuple(map(torch.as_tensor, children))
         self.gamma = gamma
 
     def best_response(self, multiplier: float) -> tuple[Tensor, ...]:

@@ -1,7 +1,7 @@
 """Many copies of CovertWatermarkEnv-v0 in one object: the same numbers, one tensor operation for all copies."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import gymnasium as gym
@@ -16,9 +16,10 @@ from torch import Tensor
 from wm_env.common.checks import integer, options_or_none, reals, seed_or_none
 from wm_env.credit import COST, PARENT, RATE, parents
 from wm_env.env import CovertWatermarkEnv, Observation, repair_action, repair_laws
-from wm_env.information import Measures, measure, measure_by_state
+from wm_env.information import Measures, SharedSymbols, measure, measure_by_state, shared_symbols
 from wm_env.law import BlockLaw, advance, induced_cover
 from wm_env.problem import BlockTensors, Problem, reward_bound
+from wm_env.tensor_env import TensorEnv
 
 Infos = dict[str, Any]
 Flags = NDArray[np.bool_]
@@ -153,7 +154,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         everyone = len(copies) == self.num_envs
         stacked = self._stacked[number] if everyone else self._stacked[number].of(copies)
         p_label, p_candidate = self._repair(actions if everyone else actions[copies], copies, stacked)
-        return _Move(number, copies, stacked.tensors, p_label, p_candidate)
+        return _Move(number, copies, stacked.tensors, stacked.shared, p_label, p_candidate)
 
     def _play(self, move: "_Move") -> "_Play":
         """Play one block of some copies."""
@@ -163,7 +164,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         if number + 1 < len(self._stacked):
             following = advance(state_probs, induced_cover(law), block.child, self._shape[0])
             self._state_probs[:, torch.from_numpy(copies)] = following
-        measured = measure(law)
+        measured = measure(law, move.shared)
         self._number[copies] += 1
         self._cost_so_far[copies] += self.single.problem.gamma ** (number + 1) * measured.cost.numpy()
         return _Play(copies, law, measured, block.child)
@@ -266,17 +267,30 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         }
 
 
+def make_copies(num_envs: int = 1, device: str | None = None, **arguments: Any) -> CovertWatermarkVectorEnv | TensorEnv:
+    """What `gymnasium.make_vec` makes: NumPy copies, or with `device` ("cpu", "cuda") tensors on that device.
+
+    Raises:
+        ValueError: arguments that the environment refuses, or no such device.
+    """
+    if device is None:
+        return CovertWatermarkVectorEnv(num_envs, **arguments)
+    return TensorEnv(num_envs, device, **arguments)
+
+
 @dataclass(frozen=True)
 class _Stacked:
     """One block of all copies.
 
     Attributes:
         tensors: fields of shape (n, Q, copies), n the most states of a copy; (n, Q, 1) if all copies have one problem.
+        shared: the symbols that several states of a copy share.
         padding: shape (n, copies), True where a copy has no such state; None if there is no padding.
         shown: the cover as observed, shape (copies, N * Q), float32.
     """
 
     tensors: BlockTensors
+    shared: SharedSymbols
     padding: Tensor | None
     shown: NDArray[np.float32]
 
@@ -285,7 +299,9 @@ class _Stacked:
         columns = torch.from_numpy(copies)
         values = [getattr(self.tensors, field.name) for field in fields(BlockTensors)]
         tensors = BlockTensors(*(value if value.shape[2] == 1 else value[..., columns] for value in values))
-        return _Stacked(tensors, None if self.padding is None else self.padding[:, columns], self.shown[copies])
+        numbers = self.shared.numbers
+        shared = replace(self.shared, numbers=numbers if numbers.shape[1] == 1 else numbers[:, columns])
+        return _Stacked(tensors, shared, None if self.padding is None else self.padding[:, columns], self.shown[copies])
 
 
 @dataclass(frozen=True)
@@ -295,6 +311,7 @@ class _Move:
     number: int
     copies: Copies
     block: BlockTensors
+    shared: SharedSymbols
     p_label: Tensor
     p_candidate: Tensor
 
@@ -326,7 +343,7 @@ def _stack(problems: list[Problem], states: int) -> list[_Stacked]:
         shown = _pad([block.cover for block in blocks], [states - len(block.cover) for block in blocks], 0.0)
         padding = torch.arange(most)[:, None] >= most - torch.tensor(missing) if any(missing) else None
         flat = shown.float().movedim(2, 0).flatten(1).expand(copies, -1).numpy()
-        stacked.append(_Stacked(tensors, padding, flat))
+        stacked.append(_Stacked(tensors, shared_symbols(tensors.symbol), padding, flat))
     return stacked
 
 
