@@ -1,7 +1,9 @@
 """Many copies of CovertWatermarkEnv-v0 on one device: tensors in, tensors out, nothing on the way through NumPy."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -49,19 +51,37 @@ class DeviceBlock:
     shown: Tensor
 
 
-@dataclass(frozen=True)
-class Played:
-    """One block of all copies: copies are the last axis.
+class Played(NamedTuple):
+    """One block of all copies: r in bits and c, shape (copies,)."""
 
-    Attributes:
-        induced: P~(x|s), shape (N, Q, copies).
-        rate: r, shape (copies,), bits.
-        cost: c, shape (copies,).
-    """
-
-    induced: Tensor
     rate: Tensor
     cost: Tensor
+
+
+class Recorded:
+    """A function of tensors on a CUDA device whose kernels are recorded once and then launched together.
+
+    A step is a hundred small kernels, and launching them one by one takes ten times as long as they take to run. The
+    function must not read anything back from the device.
+    """
+
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor):
+        self._inputs = tuple(one.clone(memory_format=torch.contiguous_format) for one in inputs)
+        beside = torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            function(*self._inputs)  # kernels are loaded and workspaces made before the recording
+        torch.cuda.current_stream().wait_stream(beside)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._outputs = function(*self._inputs)
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """What the function returns for these inputs, in memory of its own."""
+        for kept, given in zip(self._inputs, inputs, strict=True):
+            kept.copy_(given)
+        self._graph.replay()
+        return tuple(output.clone() for output in self._outputs)
 
 
 class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
@@ -105,7 +125,8 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
         self._prior = prior[:, None].expand(-1, num_envs)
         self._number = -1
         self._state_probs = self._prior
-        self._law_played: tuple[int, Tensor, Any] | None = None
+        self._law_played: tuple[int, Tensor, Tensor] | None = None
+        self._recorded: dict[tuple[int, torch.dtype], Recorded] = {}
         self._cost_so_far = torch.zeros(num_envs, dtype=torch.float64, device=self.device)
 
     def reset(
@@ -141,7 +162,7 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
             shape = tuple(actions.shape) if hasattr(actions, "shape") else type(actions).__name__
             raise ValueError(f"actions of shape {shape}: a tensor of shape {self.action_space.shape} is needed")
         number, problem = self._number, self.single.problem
-        played = self._play(number, self._state_probs, actions)
+        played, following = self._advance(number, self._state_probs, actions)
         self._cost_so_far = self._cost_so_far + problem.gamma ** (number + 1) * played.cost
         infos: Infos = {
             "cost": played.cost,
@@ -150,17 +171,12 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
         }
         ended = number + 1 == len(self._blocks)
         if ended:
-            last = {name: torch.zeros_like(value) for name, value in self._observation().items() if name != "block"}
-            last["block"] = torch.full((self.num_envs,), number, device=self.device)
-            infos = {"final_obs": last, "final_info": infos}
+            infos = {"final_obs": self._final(), "final_info": infos}
             self._begin()
         else:
-            block, states = self._blocks[number], len(self._blocks[number + 1].cover)
-            self._state_probs = advance(self._state_probs, played.induced, block.child, states)
+            self._state_probs = following
             self._number += 1
-        flags = torch.full((2, self.num_envs), False, device=self.device)
-        flags[0] = ended
-        return self._observation(), played.rate, flags[0], flags[1], infos
+        return self._observation(), played.rate, self._flags(ended), self._flags(False), infos
 
     def credit(self) -> dict[str, Tensor]:
         """`rate_by_state`, `cost_by_state` and `parent` of the last step, tensors (num_envs, N).
@@ -172,8 +188,8 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
         """
         if self._law_played is None:
             raise gym.error.ResetNeeded("nothing has been played: call step() first")
-        number, state_probs, law = self._law_played
-        rate, cost = self._by_state(number, state_probs, law)
+        number, state_probs, actions = self._law_played
+        rate, cost = self._by_state(number, state_probs, self._law(number, state_probs, actions)[0])
         padded = torch.nn.functional.pad(torch.stack([rate, cost]), (0, 0, 0, self._states - len(rate))).mT
         parent = self._blocks[number].parent.expand(self.num_envs, -1)
         return {RATE: padded[0], COST: padded[1], PARENT: parent}
@@ -181,7 +197,28 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
     def _action_space(self) -> gym.Space[Any]:
         return self.single.action_space
 
-    def _play(self, number: int, state_probs: Tensor, actions: Tensor) -> Played:
+    def _advance(self, number: int, state_probs: Tensor, actions: Tensor) -> tuple[Played, Tensor]:
+        """What a block is worth and costs, and the law of the next state."""
+        self._law_played = number, state_probs, actions
+        if self.device.type != "cuda" or self.single.objective.message_set:
+            rate, cost, following = self._compute(number, state_probs, actions)
+        else:
+            key = number, actions.dtype
+            if key not in self._recorded:
+                self._recorded[key] = Recorded(partial(self._compute, number), state_probs, actions)
+            rate, cost, following = self._recorded[key](state_probs, actions)
+        return Played(rate, cost), following
+
+    def _compute(self, number: int, state_probs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        law, refused = self._law(number, state_probs, actions)
+        rate, cost, induced = self._measure(number, state_probs, law)
+        if number + 1 < len(self._blocks):
+            states = len(self._blocks[number + 1].cover)
+            state_probs = advance(state_probs, induced, self._blocks[number].child, states)
+        return torch.where(refused, torch.nan, rate), torch.where(refused, torch.nan, cost), state_probs
+
+    def _law(self, number: int, state_probs: Tensor, actions: Tensor) -> tuple[Any, Tensor]:
+        """What is played, and which copies play something that is no law."""
         block = self._blocks[number]
         laws = actions[:, : len(block.cover)].movedim(0, -1).to(torch.float64)
         p_label, p_candidate = laws[:, :, 0], laws[:, :, 1:]
@@ -191,14 +228,13 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
         p_candidate = p_candidate * block.support[:, None]
         p_label = p_label / p_label.sum(1, keepdim=True)
         p_candidate = p_candidate / p_candidate.sum(2, keepdim=True)
-        law = self.single.objective(BlockLaw(state_probs, block.cover, block.symbol, p_label, p_candidate))
-        self._law_played = number, state_probs, law
-        measured = measure(law, block.shared)
-        return Played(
-            induced_cover(law),
-            torch.where(refused, torch.nan, measured.rate),
-            torch.where(refused, torch.nan, measured.cost),
-        )
+        law = BlockLaw(state_probs, block.cover, block.symbol, p_label, p_candidate)
+        return self.single.objective(law), refused
+
+    def _measure(self, number: int, state_probs: Tensor, law: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Rate and cost, shape (copies,), and P~(x|s), shape (N, Q, copies)."""
+        measured = measure(law, self._blocks[number].shared)
+        return measured.rate, measured.cost, induced_cover(law)
 
     def _by_state(self, number: int, state_probs: Tensor, law: Any) -> tuple[Tensor, Tensor]:
         return measure_by_state(law)
@@ -216,6 +252,17 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
             "cover": block.shown.expand(self.num_envs, -1),
             "block": torch.full((self.num_envs,), self._number, device=self.device),
         }
+
+    def _final(self) -> Observation:
+        """The observation after the last block."""
+        return {
+            "state_probs": torch.zeros(self.num_envs, self._states, device=self.device),
+            "cover": torch.zeros_like(self._blocks[0].shown).expand(self.num_envs, -1),
+            "block": torch.full((self.num_envs,), len(self._blocks) - 1, device=self.device),
+        }
+
+    def _flags(self, value: bool) -> Tensor:
+        return torch.full((self.num_envs,), value, device=self.device)
 
     def _on_device(self, number: int) -> DeviceBlock:
         block, tree_block = self.single.problem.blocks[number], self.single.problem.tree.blocks[number]
@@ -260,14 +307,17 @@ class MarginalTensorEnv(TensorEnv):
         space = self.single.action_space
         return Box(-self.bound, self.bound, (space.states * space.candidates,), np.float32)
 
-    def _play(self, number: int, state_probs: Tensor, actions: Tensor) -> Played:
+    def _law(self, number: int, state_probs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         block = self._blocks[number]
         states, candidates = block.cover.shape[:2]
         logits = actions[:, : states * candidates].T.reshape(states, candidates, -1).to(torch.float64)
         marginal = logits.masked_fill(~block.support, -torch.inf).softmax(1)
-        self._law_played = number, state_probs, marginal
-        rate, cost = self._by_state(number, state_probs, marginal)
-        return Played(marginal, rate.sum(0), cost.sum(0))
+        # A logit that is not finite makes its copy's numbers NaN by itself.
+        return marginal, torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
+
+    def _measure(self, number: int, state_probs: Tensor, law: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rate, cost = self._by_state(number, state_probs, law)
+        return rate.sum(0), cost.sum(0), law
 
     def _by_state(self, number: int, state_probs: Tensor, law: Tensor) -> tuple[Tensor, Tensor]:
         block = self._blocks[number]
