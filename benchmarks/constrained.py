@@ -72,7 +72,7 @@ PROBLEMS = (
     Problem(),
     Problem(epsilon=0.01),
     Problem(epsilon=0.03),
-    Problem(epsilon=0.3),
+    Problem(epsilon=0.2),
     Problem(epsilon=1.0),
     Problem(gamma=0.8),
     Problem(blocks=1, epsilon=0.05),
