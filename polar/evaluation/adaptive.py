@@ -17,7 +17,7 @@ from polar.code.adaptive import (
 )
 from polar.code.decoders import observations
 from polar.evaluation.covertness import text_variation, untruncated_bound
-from polar.evaluation.montecarlo import block_interval
+from wm_env.common.intervals import block_interval
 from wm_env.information import total_variation
 from wm_env.law import JointLaw
 from wm_env.theory.limits import error_free_bits
