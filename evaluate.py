@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from wm_env.startup import INTERRUPTED, quitting_on_interrupt, run_command, silence_output, tell, tell_failure
+from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, silence_output, tell, tell_failure
 
 with quitting_on_interrupt(__name__):
     import tyro
 
-    from wm_env.help import paragraph_help
+    from wm_env.common.help import paragraph_help
 
 if TYPE_CHECKING:
-    from polar.adaptive import AdaptiveSettings
+    from polar.code.adaptive import AdaptiveSettings
 
 
 _LIVE_ONLY = ("texts", "model", "device")
@@ -75,8 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with quitting_on_interrupt(__name__):
         options = tyro.cli(Options, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
         # Imported only now, so that --help does not wait for torch.
-        from polar.adaptive import AdaptiveSettings
-        from polar.run_evaluation import Request, evaluate_run, newest_run, planned_dither
+        from polar.code.adaptive import AdaptiveSettings
+        from polar.evaluation.run import Request, evaluate_run, newest_run, planned_dither
 
     try:
         check_mode(options)
@@ -128,8 +128,8 @@ def check_mode(options: Options) -> None:
 def live(options: Options, run: Path, out: Path, adaptive: "AdaptiveSettings") -> int:
     """Evaluate with the language model; returns the exit code: 0 done, 130 interrupted."""
     with quitting_on_interrupt(__name__):
-        from polar.live.run import evaluate_live
-        from polar.live.session import LiveRequest
+        from polar.evaluation.live.run import evaluate_live
+        from polar.evaluation.live.session import LiveRequest
 
     if len(options.message_bits) > 1:
         raise ValueError('--live takes one number of --message-bits, or "auto"')

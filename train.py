@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from wm_env.startup import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
+from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
 
 with quitting_on_interrupt(__name__):
     import tyro
 
-    from agents.settings import PRESETS, RunSettings
-    from wm_env.help import paragraph_help
+    from agents.common.settings import PRESETS, RunSettings
+    from wm_env.common.help import paragraph_help
 
 
 @paragraph_help
@@ -51,12 +51,12 @@ def main() -> int:
         preset = _preset()
         options = _parse(Options(PRESETS[preset]))
         # Torch is imported only now: the help has been shown and wrong options have been refused.
-        from agents.evaluation import summary
-        from agents.interrupts import InterruptedRunError
-        from agents.progress import say
-        from agents.runs import last_folder, next_folder, run_name
-        from agents.training import read_settings, resume_run, start_run, train
-        from agents.training_loop import TrainingFailedError
+        from agents.common.evaluation import summary
+        from agents.common.interrupts import InterruptedRunError
+        from agents.common.progress import say
+        from agents.common.runs import last_folder, next_folder, run_name
+        from agents.training.loop import TrainingFailedError
+        from agents.training.run import read_settings, resume_run, start_run, train
 
     try:
         name = Path("runs") / run_name(options.settings, preset)

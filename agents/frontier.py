@@ -10,19 +10,19 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
-from wm_env.startup import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
+from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
 
 with quitting_on_interrupt(__name__):
     import numpy as np
     import tyro
     from matplotlib.figure import Figure
 
-    from agents.progress import say
-    from agents.runs import RunFolder, read_config
-    from agents.settings import RunSettings
-    from wm_env.files import check_output, write_atomically
+    from agents.common.progress import say
+    from agents.common.runs import RunFolder, read_config
+    from agents.common.settings import RunSettings
+    from wm_env.common.files import check_output, write_atomically
+    from wm_env.common.json_values import read_as
     from wm_env.information import Totals, law_totals
-    from wm_env.json_values import read_as
     from wm_env.law import load_law
     from wm_env.optimum import Optimum, percent_of_optimum, solve
     from wm_env.tree import StateTree, load_tree

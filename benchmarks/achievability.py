@@ -12,7 +12,7 @@ from pathlib import Path
 
 from command import SEEDS, run_benchmark, within
 
-from wm_env.startup import quitting_on_interrupt
+from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import matplotlib.pyplot as plt
@@ -20,7 +20,10 @@ with quitting_on_interrupt(__name__):
     import tyro
     from tqdm import tqdm
 
-    from polar.achievability import (
+    from wm_env.common.files import check_output, write_atomically
+    from wm_env.information import measure
+    from wm_env.law import BlockLaw
+    from wm_env.theory.achievability import (
         Letter,
         decoding_error,
         letter,
@@ -29,9 +32,6 @@ with quitting_on_interrupt(__name__):
         size_of,
         state_variation,
     )
-    from wm_env.files import check_output, write_atomically
-    from wm_env.information import measure
-    from wm_env.law import BlockLaw
 
 
 @dataclass(frozen=True)

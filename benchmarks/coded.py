@@ -3,8 +3,8 @@
 python benchmarks/coded.py                     limits, lengths that follow the state: a minute
 python benchmarks/coded.py --run RUN ...       also 3 bits in 8 tokens of these runs, trained with train.py
 
-Everything goes through `polar.evaluation`: the encoder, decoders and enumeration of evaluate.py. A TV budget t is a
-mean over blocks; the planner's epsilon is a sum, epsilon = B t. Limits are taken at the law of states that the coded
+Everything goes through `polar.evaluation.exact`: the encoder, decoders and enumeration of evaluate.py. A TV budget t is
+a mean over blocks; the planner's epsilon is a sum, epsilon = B t. Limits are taken at the law of states that the coded
 blocks themselves lead to. Where the package is not installed: PYTHONPATH=. before the command.
 """
 
@@ -14,19 +14,19 @@ from pathlib import Path
 
 from command import run_benchmark, within
 
-from wm_env.startup import quitting_on_interrupt
+from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import numpy as np
 
-    from agents.adaptive_planner import plan_adaptive
-    from agents.coded_planner import plan_coded
-    from polar.adaptive import AdaptivePoint, AdaptiveSettings, evaluate_adaptive
-    from polar.decoders import Knowledge, observations
-    from polar.evaluation import EvaluationSettings, OperatingPoint, evaluate
-    from polar.run_evaluation import load_run
+    from agents.planner.adaptive import plan_adaptive
+    from agents.planner.coded import plan_coded
+    from polar.code.adaptive import AdaptivePoint, AdaptiveSettings, evaluate_adaptive
+    from polar.code.decoders import Knowledge, observations
+    from polar.evaluation.exact import EvaluationSettings, OperatingPoint, evaluate
+    from polar.evaluation.run import load_run
     from wm_env.law import JointLaw
-    from wm_env.limits import Limit, law_limit, tree_limit
+    from wm_env.theory.limits import Limit, law_limit, tree_limit
     from wm_env.tree import StateTree, shipped_tree
 
 BUDGETS = (0.0, 0.01, 0.05, 0.1)

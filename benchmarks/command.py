@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
-from wm_env.startup import run_command, silence_output, tell_failure
+from wm_env.common.command import run_command, silence_output, tell_failure
 
 SEEDS = (0, 2**32 - 1)
 MANY = (1, 10**9)
@@ -17,7 +17,7 @@ def run_benchmark(main: Callable[[], object]) -> NoReturn:
 
 
 def exit_code(main: Callable[[], object]) -> int:
-    """Call `main`; what it cannot do becomes one line and a code, as `wm_env.startup.tell_failure` has them."""
+    """Call `main`; what it cannot do becomes one line and a code, as `wm_env.common.command.tell_failure` has them."""
     try:
         main()
     except BrokenPipeError:

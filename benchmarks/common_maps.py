@@ -4,25 +4,25 @@ python benchmarks/common_maps.py                   four bits, groups of up to 21
 python benchmarks/common_maps.py --largest 148     all groups of the shipped tree: much longer
 
 For every group: the success probability of the coded planner's law with 4 bits of dither, by enumeration; the most that
-its 16 maps of symbols to words allow if they need not be equally likely; and with further maps (`wm_env.common_maps`),
-which takes more key. All at total variation 0, weighted with the probability of the states in their block. Where the
-package is not installed: PYTHONPATH=. before the command.
+its 16 maps of symbols to words allow if they need not be equally likely; and with further maps
+(`wm_env.theory.common_maps`), which takes more key. All at total variation 0, weighted with the probability of the
+states in their block. Where the package is not installed: PYTHONPATH=. before the command.
 """
 
 import argparse
 
 from command import run_benchmark, within
 
-from wm_env.startup import quitting_on_interrupt
+from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import numpy as np
 
-    from agents.coded_planner import plan_coded
-    from agents.word_maps import alike_states
-    from wm_env.common_maps import common_map_success
+    from agents.planner.coded import plan_coded
+    from agents.planner.word_maps import alike_states
     from wm_env.law import BlockLaw, symbol_label_probs
-    from wm_env.limits import shared_key_success
+    from wm_env.theory.common_maps import common_map_success
+    from wm_env.theory.limits import shared_key_success
     from wm_env.tree import Floats, Ints, shipped_tree
 
 

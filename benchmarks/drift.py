@@ -16,27 +16,27 @@ from typing import Any
 
 from command import MANY, run_benchmark, within
 
-from wm_env.startup import quitting_on_interrupt
+from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import numpy as np
     import torch
     import tyro
 
-    from polar.block import CIRCLE, PoolCode, make_code
-    from polar.channel import Settings, open_channel
-    from polar.decoding import decode
-    from polar.embedding import embed_with_retries
-    from polar.report import align
-    from polar.secrets import Key
-    from wm_env.files import check_output, read_json, write_json
-    from wm_env.json_values import entry, read_as
-    from wm_env.lm.candidates import SCORE_STEP, Pool, make_pools, score_steps
-    from wm_env.lm.llada import MaskedLM
-    from wm_env.lm.load import load_lm
-    from wm_env.lm.pool_settings import PoolSettings
+    from polar.evaluation.report import align
+    from polar.text.channel import Settings, open_channel
+    from polar.text.decoding import decode
+    from polar.text.embedding import embed_with_retries
+    from polar.text.keys import Key
+    from polar.text.schemes.block import CIRCLE, PoolCode, make_code
+    from wm_env.common.files import check_output, read_json, write_json
+    from wm_env.common.json_values import entry, read_as
+    from wm_env.lm.models.llada import MaskedLM
+    from wm_env.lm.models.load import load_lm
+    from wm_env.lm.models.stack import stack_of
+    from wm_env.lm.pools.candidates import SCORE_STEP, Pool, make_pools, score_steps
+    from wm_env.lm.pools.settings import PoolSettings
     from wm_env.lm.prompts import read_prompts
-    from wm_env.lm.stack import stack_of
     from wm_env.lm.text import token_bytes
 
 KEY = Key(b"drift between stacks, no secret!")

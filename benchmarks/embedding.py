@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from command import MANY, SEEDS, run_benchmark, within
 
-from wm_env.startup import quitting_on_interrupt
+from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import numpy as np
@@ -32,18 +32,18 @@ with quitting_on_interrupt(__name__):
     from scipy.stats import chisquare
     from sharing import Share, Tally, add, run_shares
 
-    from polar import stream
-    from polar.arithmetic import NoMessageError, Receiver, Sender
-    from polar.block import make_code
-    from polar.channel import Channel, Settings, open_channel
-    from polar.decoding import decode
-    from polar.embedding import Embedded, Limits, UnfitTextError, embed_with_retries
-    from polar.framing import CHECK_BITS, Message
-    from polar.secrets import KEY_BYTES, Key, MessageKeys
-    from polar.sources import QuantisedLaw, drive, open_vocabulary
-    from polar.stream import Tokens
-    from polar.vocabulary import Vocabulary
-    from wm_env.lm.load import load_lm
+    from polar.text.arithmetic import NoMessageError, Receiver, Sender
+    from polar.text.channel import Channel, Settings, open_channel
+    from polar.text.decoding import decode
+    from polar.text.embedding import Embedded, Limits, UnfitTextError, embed_with_retries
+    from polar.text.framing import CHECK_BITS, Message
+    from polar.text.keys import KEY_BYTES, Key, MessageKeys
+    from polar.text.schemes import stream
+    from polar.text.schemes.block import make_code
+    from polar.text.schemes.stream import Tokens
+    from polar.text.sources import QuantisedLaw, drive, open_vocabulary
+    from polar.text.vocabulary import Vocabulary
+    from wm_env.lm.models.load import load_lm
     from wm_env.lm.prompts import read_prompts
 
 BRIEF = Limits(ending="none")
@@ -136,7 +136,7 @@ class Reading:
 
 
 def draw_key(rng: np.random.Generator) -> Key:
-    """A key for measurements; `polar.secrets.new_key` makes real ones."""
+    """A key for measurements; `polar.text.keys.new_key` makes real ones."""
     return Key(rng.bytes(KEY_BYTES))
 
 

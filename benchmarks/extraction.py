@@ -8,8 +8,8 @@
 
 `checkpoint` writes LLaDA-8B's shape with random weights, `card` measures one GPU, `tree` builds a tree of prompts of 64
 tokens with as many processes as torchrun starts, `mini` builds the tree of four shipped prompts on the CPU. FLOPs are
-those of `wm_env.lm.cost`, without canvases that only fill a pass; the matrix peak is measured in the same run. Where
-the package is not installed: PYTHONPATH=. before the command.
+those of `wm_env.lm.build.cost`, without canvases that only fill a pass; the matrix peak is measured in the same run.
+Where the package is not installed: PYTHONPATH=. before the command.
 
 The scaling over GPUs in one line, after `checkpoint`:
 
@@ -31,7 +31,7 @@ from typing import Any
 
 from command import run_benchmark, within
 
-from wm_env.startup import quitting_on_interrupt
+from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import numpy as np
@@ -40,12 +40,10 @@ with quitting_on_interrupt(__name__):
     from random_llada import llada_8b, write_random_llada
     from torch.profiler import ProfilerActivity, profile
 
-    from wm_env.files import check_output, read_json, write_json
-    from wm_env.json_values import entry
-    from wm_env.lm.build_options import BuildOptions
-    from wm_env.lm.builder import Plan, prepare, tell_cost, with_rows
-    from wm_env.lm.candidates import canvas_of, make_pools
-    from wm_env.lm.cost import (
+    from wm_env.common.files import check_output, read_json, write_json
+    from wm_env.common.json_values import entry
+    from wm_env.lm.build.builder import Plan, prepare, tell_cost, with_rows
+    from wm_env.lm.build.cost import (
         canvas_flops,
         estimate,
         matrix_peak,
@@ -54,14 +52,16 @@ with quitting_on_interrupt(__name__):
         rows_that_fit,
         state_flops,
     )
-    from wm_env.lm.crew import Crew
-    from wm_env.lm.llada import MaskedLM, compiled_lm
-    from wm_env.lm.load import load_lm
-    from wm_env.lm.network import LLaDAConfig, tensor_names
-    from wm_env.lm.partial import parts_folder
-    from wm_env.lm.pool_settings import PoolSettings
-    from wm_env.lm.progress import progress
-    from wm_env.lm.states import grow_tree
+    from wm_env.lm.build.crew import Crew
+    from wm_env.lm.build.options import BuildOptions
+    from wm_env.lm.build.partial import parts_folder
+    from wm_env.lm.build.progress import progress
+    from wm_env.lm.build.states import grow_tree
+    from wm_env.lm.models.llada import MaskedLM, compiled_lm
+    from wm_env.lm.models.load import load_lm
+    from wm_env.lm.models.network import LLaDAConfig, tensor_names
+    from wm_env.lm.pools.candidates import canvas_of, make_pools
+    from wm_env.lm.pools.settings import PoolSettings
     from wm_env.lm.text import token_bytes
 
 CONTEXT, LENGTH, CANDIDATES, WIDTH, TEMPERATURE = 64, 8, 20, 24, 4.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from command import MANY, SEEDS, run_benchmark, within
 
-from wm_env.startup import quitting_on_interrupt
+from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import numpy as np
@@ -19,12 +19,12 @@ with quitting_on_interrupt(__name__):
     import tyro
     from numpy.typing import NDArray
 
-    from polar.index_sets import choose_sets, spectrum, token_code
-    from polar.memoryless import draw_states
-    from polar.successive import conditional_llrs
-    from polar.transform import label_words
-    from wm_env.capacity import block_law, dense_cover, partition_assignment
+    from polar.code.index_sets import choose_sets, spectrum, token_code
+    from polar.code.memoryless import draw_states
+    from polar.code.successive import conditional_llrs
+    from polar.code.transform import label_words
     from wm_env.information import total_variation
+    from wm_env.theory.capacity import block_law, dense_cover, partition_assignment
 
 
 @dataclass(frozen=True)

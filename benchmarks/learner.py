@@ -19,16 +19,16 @@ from dataclasses import dataclass
 
 from command import MANY, SEEDS, run_benchmark, within
 
-from wm_env.startup import quitting_on_interrupt
+from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import torch
 
-    from agents.evaluation import evaluate_policy
-    from agents.fast_primal_dual import ClosedFormLagrangian
-    from agents.planner import plan
-    from agents.primal_dual import AutogradLagrangian, PrimalDual, initial_policy
-    from agents.settings import LearnerSettings
+    from agents.common.evaluation import evaluate_policy
+    from agents.common.settings import LearnerSettings
+    from agents.planner.rate import plan
+    from agents.primal_dual.algorithm import AutogradLagrangian, PrimalDual, initial_policy
+    from agents.primal_dual.closed_form import ClosedFormLagrangian
     from wm_env.problem import Objective, Problem, make_objective
     from wm_env.synthetic import synthetic_tree
     from wm_env.tree import StateTree, shipped_tree

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from command import MANY, SEEDS, run_benchmark, within
 
-from wm_env.startup import quitting_on_interrupt
+from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import matplotlib.pyplot as plt
@@ -22,7 +22,7 @@ with quitting_on_interrupt(__name__):
     from matplotlib.axes import Axes
     from scipy.stats import binomtest
 
-    from polar.index_sets import (
+    from polar.code.index_sets import (
         IndexSets,
         Spectrum,
         TokenCode,
@@ -34,8 +34,10 @@ with quitting_on_interrupt(__name__):
         token_code,
         variation_bound,
     )
-    from polar.memoryless import decode, draw_states, encode
-    from wm_env.capacity import (
+    from polar.code.memoryless import decode, draw_states, encode
+    from wm_env.common.files import check_output, write_atomically
+    from wm_env.information import measure
+    from wm_env.theory.capacity import (
         Cover,
         block_law,
         capacity,
@@ -45,8 +47,6 @@ with quitting_on_interrupt(__name__):
         rate_of,
         substitution_channel,
     )
-    from wm_env.files import check_output, write_atomically
-    from wm_env.information import measure
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from sharing import add
 
-from polar import stream
-from polar.arithmetic import Sender
-from polar.channel import Channel
-from polar.secrets import KeyStream, MessageKeys
-from polar.sources import QuantisedLaw, drive, quantise
-from polar.stream import Tokens
-from wm_env.lm.llada import MaskedLM
+from polar.text.arithmetic import Sender
+from polar.text.channel import Channel
+from polar.text.keys import KeyStream, MessageKeys
+from polar.text.schemes import stream
+from polar.text.schemes.stream import Tokens
+from polar.text.sources import QuantisedLaw, drive, quantise
+from wm_env.lm.models.llada import MaskedLM
 
 
 def clock_of(lm: MaskedLM) -> Callable[[], float]:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from command import MANY, SEEDS, run_benchmark, within
 
-from wm_env.startup import quitting_on_interrupt
+from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import numpy as np
@@ -20,19 +20,19 @@ with quitting_on_interrupt(__name__):
     import tyro
     from colours import MESSAGE_BITS, Colours
 
-    from polar import parallel
-    from polar.channel import Channel, Settings, open_channel
-    from polar.framing import BitString, make_frame
-    from polar.index_sets import Bools, bit_levels
-    from polar.parallel_code import decode_frames, encode_frame, open_bytes
-    from polar.parallel_step import draw_tokens, label_masses, read_bits, vocabulary_labels
-    from polar.secrets import KEY_BYTES, Key, MessageKeys
-    from polar.sources import open_vocabulary
-    from polar.stream import Tokens
-    from polar.successive import conditional_llrs
-    from polar.transform import polar_transform
-    from wm_env.lm.llada import MaskedLM
-    from wm_env.lm.load import load_lm
+    from polar.code.index_sets import Bools, bit_levels
+    from polar.code.successive import conditional_llrs
+    from polar.code.transform import polar_transform
+    from polar.text.channel import Channel, Settings, open_channel
+    from polar.text.framing import BitString, make_frame
+    from polar.text.keys import KEY_BYTES, Key, MessageKeys
+    from polar.text.schemes.parallel import scheme as parallel
+    from polar.text.schemes.parallel.outer_code import decode_frames, encode_frame, open_bytes
+    from polar.text.schemes.parallel.step import draw_tokens, label_masses, read_bits, vocabulary_labels
+    from polar.text.schemes.stream import Tokens
+    from polar.text.sources import open_vocabulary
+    from wm_env.lm.models.llada import MaskedLM
+    from wm_env.lm.models.load import load_lm
     from wm_env.lm.prompts import read_prompts
     from wm_env.tree import Floats, Ints
 

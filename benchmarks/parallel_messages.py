@@ -16,22 +16,22 @@ from typing import Annotated
 
 from command import MANY, SEEDS, run_benchmark, within
 
-from wm_env.startup import quitting_on_interrupt
+from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import numpy as np
     import torch
     import tyro
 
-    from polar.channel import Settings, open_channel
-    from polar.decoding import decode_parallel
-    from polar.embedding import embed_with_retries
-    from polar.framing import BitString
-    from polar.secrets import KEY_BYTES, Key
-    from polar.sources import open_vocabulary
-    from wm_env.files import read_text
-    from wm_env.json_values import parse_json, read_as
-    from wm_env.lm.load import EMBEDDED, load_lm, load_tokenizer
+    from polar.text.channel import Settings, open_channel
+    from polar.text.decoding import decode_parallel
+    from polar.text.embedding import embed_with_retries
+    from polar.text.framing import BitString
+    from polar.text.keys import KEY_BYTES, Key
+    from polar.text.sources import open_vocabulary
+    from wm_env.common.files import read_text
+    from wm_env.common.json_values import parse_json, read_as
+    from wm_env.lm.models.load import EMBEDDED, load_lm, load_tokenizer
     from wm_env.lm.prompts import read_prompts
 
 MESSAGE_BITS = 32

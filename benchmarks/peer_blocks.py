@@ -19,13 +19,13 @@ from peer_schemes import discop, imec, keyed_colours, od_stega, sparsamp
 from peer_schemes.weights import quantise
 from torch import Tensor
 
-from agents.coded_planner import plan_coded
-from agents.planner import plan
-from polar.codec import code_channel
-from polar.construction import chain_entropies
-from polar.covertness import message_laws
-from polar.evaluation import design_codes, error_rates
-from polar.keys import KeySchedule
+from agents.planner.coded import plan_coded
+from agents.planner.rate import plan
+from polar.code.codec import code_channel
+from polar.code.construction import chain_entropies
+from polar.code.key_schedule import KeySchedule
+from polar.evaluation.covertness import message_laws
+from polar.evaluation.exact import design_codes, error_rates
 from wm_env.information import entropy, total_variation
 from wm_env.law import JointLaw, add_rows, advance, state_reach
 from wm_env.tree import Floats, StateTree

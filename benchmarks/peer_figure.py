@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from peer_blocks import Figures
 
-from polar.plots import COLOURS, save_figure
+from polar.evaluation.plots import COLOURS, save_figure
 
 _STYLES = {
     "coded plan + polar": (0, "o", "-"),

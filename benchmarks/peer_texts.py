@@ -1,7 +1,7 @@
 """Whole texts: one message in the text behind each of some prompts, by ours and by the schemes that send tokens.
 
-All draw from the same laws: the embedded model's at tau = 1, quantised as `polar.sources` does it. SparSamp, Discop and
-iMEC hand the receiver token ids, whereas `stream` and `block` hand it the bytes of the text.
+All draw from the same laws: the embedded model's at tau = 1, quantised as `polar.text.sources` does it. SparSamp,
+Discop and iMEC hand the receiver token ids, whereas `stream` and `block` hand it the bytes of the text.
 """
 
 import time
@@ -15,16 +15,16 @@ from peer_schemes import discop, imec, sparsamp
 from sharing import Tally, add
 from torch import Tensor
 
-from polar import block, stream
-from polar.arithmetic import NoMessageError, Receiver, Sender
-from polar.channel import Channel, Settings, open_channel, pool_source
-from polar.secrets import KEY_BYTES, Key, KeyStream, MessageKeys
-from polar.sources import QuantisedLaw, drive, open_vocabulary
-from polar.stream import Tokens
+from polar.text.arithmetic import NoMessageError, Receiver, Sender
+from polar.text.channel import Channel, Settings, open_channel, pool_source
+from polar.text.keys import KEY_BYTES, Key, KeyStream, MessageKeys
+from polar.text.schemes import block, stream
+from polar.text.schemes.stream import Tokens
+from polar.text.sources import QuantisedLaw, drive, open_vocabulary
 from wm_env.information import entropy
-from wm_env.lm.candidates import Pool
-from wm_env.lm.llada import MaskedLM
-from wm_env.lm.load import load_lm
+from wm_env.lm.models.llada import MaskedLM
+from wm_env.lm.models.load import load_lm
+from wm_env.lm.pools.candidates import Pool
 from wm_env.lm.prompts import read_prompts
 
 CHUNK_BITS = 8

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from command import SEEDS, run_benchmark, within
 
-from wm_env.startup import quitting_on_interrupt
+from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import numpy as np
@@ -36,7 +36,7 @@ with quitting_on_interrupt(__name__):
     from peer_figure import Row, draw
     from peer_texts import compare_texts
 
-    from wm_env.files import check_output
+    from wm_env.common.files import check_output
     from wm_env.synthetic import synthetic_tree
     from wm_env.tree import StateTree, shipped_tree
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from command import MANY, SEEDS, run_benchmark, within
 
-from wm_env.startup import quitting_on_interrupt
+from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import gymnasium as gym
@@ -20,13 +20,13 @@ with quitting_on_interrupt(__name__):
     from stable_baselines3 import PPO
     from stable_baselines3.common.logger import configure
 
-    from agents.evaluation import Evaluation
-    from agents.ppo_callbacks import LawEvaluation, evaluate_deterministic
-    from agents.ppo_training import make_model
-    from agents.ppo_vec_env import LogitVecEnv
-    from agents.settings import PRESETS, RunSettings
+    from agents.common.evaluation import Evaluation
+    from agents.common.settings import PRESETS, RunSettings
+    from agents.ppo_lagrangian.callbacks import LawEvaluation, evaluate_deterministic
+    from agents.ppo_lagrangian.training import make_model
+    from agents.ppo_lagrangian.vec_env import LogitVecEnv
+    from wm_env.common.files import check_output, write_json
     from wm_env.env import CovertWatermarkEnv
-    from wm_env.files import check_output, write_json
     from wm_env.optimum import percent_of_optimum
     from wm_env.wrappers import LogitsToSimplices
 

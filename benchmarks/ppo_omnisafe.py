@@ -19,7 +19,7 @@ sys.modules["safety_gymnasium"] = types.ModuleType("safety_gymnasium")
 
 from command import run_benchmark
 
-from wm_env.startup import quitting_on_interrupt
+from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import gymnasium as gym
@@ -32,7 +32,7 @@ with quitting_on_interrupt(__name__):
     except ModuleNotFoundError as missing:
         sys.exit(f"error: {missing.name} is missing: the first lines of {__file__} say how to install it")
 
-    from wm_env.files import check_seed
+    from wm_env.common.files import check_seed
     from wm_env.optimum import percent_of_optimum
     from wm_env.wrappers import LogitsToSimplices
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from command import MANY, run_benchmark, within
 
-from wm_env.startup import quitting_on_interrupt
+from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import numpy as np
@@ -21,12 +21,12 @@ with quitting_on_interrupt(__name__):
     import tyro
     from numpy.typing import NDArray
 
-    from polar.density_evolution import polarise
-    from polar.index_sets import choose_sets, positions_within, spectrum, token_code
-    from polar.memoryless import decode, draw_states, encode
-    from polar.successive import conditional_llrs, decide
-    from polar.transform import polar_transform
-    from wm_env.capacity import block_law, pair_cover, partition_assignment
+    from polar.code.density_evolution import polarise
+    from polar.code.index_sets import choose_sets, positions_within, spectrum, token_code
+    from polar.code.memoryless import decode, draw_states, encode
+    from polar.code.successive import conditional_llrs, decide
+    from polar.code.transform import polar_transform
+    from wm_env.theory.capacity import block_law, pair_cover, partition_assignment
     from wm_env.tree import Ints
 
 

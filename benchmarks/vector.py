@@ -12,7 +12,7 @@ from typing import Any
 
 from command import run_benchmark
 
-from wm_env.startup import quitting_on_interrupt
+from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
     import gymnasium as gym

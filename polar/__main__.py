@@ -12,13 +12,13 @@ arguments or input, 3 the text carries no message, 130 interrupted.
 
 import sys
 
-from wm_env.startup import INTERRUPTED, is_closed, quitting_on_interrupt, run_command, tell, tell_failure
+from wm_env.common.command import INTERRUPTED, is_closed, quitting_on_interrupt, run_command, tell, tell_failure
 
 with quitting_on_interrupt(__name__):
     import tyro
 
-    from polar.options import Command, Decode, Embed, Keygen, read_input
-    from polar.secrets import load_key, new_key, save_key
+    from polar.text.keys import load_key, new_key, save_key
+    from polar.text.options import Command, Decode, Embed, Keygen, read_input
 
 DONE, FAILED, NO_MESSAGE = 0, 1, 3
 
@@ -66,7 +66,7 @@ def _embed(options: Embed) -> int:
     _check_output()
     key, message, prompt = load_key(options.key), options.read_message(), options.model.read_prompt()
     with quitting_on_interrupt(__name__):
-        from polar.commands import embed
+        from polar.text.commands import embed
 
     embed(options, key, message, prompt)
     return DONE
@@ -79,7 +79,7 @@ def _decode(options: Decode) -> int:
     key, text = load_key(options.key), read_input(options.text_file)
     prompt = options.read_prompt()
     with quitting_on_interrupt(__name__):
-        from polar.commands import decode
+        from polar.text.commands import decode
 
     return DONE if decode(options, key, text, prompt) else NO_MESSAGE
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
+from repository import ROOT
 
 from wm_env.synthetic import synthetic_tree
 from wm_env.tree import StateTree, save_tree
@@ -20,7 +21,7 @@ settings.register_profile("random", deadline=None, print_blob=True)
 settings.load_profile("repeatable")
 
 # Commands and scripts that tests start import this checkout too, wherever they run and whatever is installed.
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 @pytest.fixture(autouse=True, scope="session")

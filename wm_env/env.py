@@ -10,8 +10,8 @@ from gymnasium.spaces import Box, Dict, Discrete
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wm_env.arguments import integer, name_or_path, number, options_or_none, reals, seed_or_none
 from wm_env.coded import balanced_law
+from wm_env.common.checks import integer, name_or_path, number, options_or_none, reals, seed_or_none
 from wm_env.information import Measures, measure
 from wm_env.law import BlockLaw, JointLaw, advance, induced_cover
 from wm_env.optimum import check_budget

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wm_env import arguments
-from wm_env.files import first_line, write_atomically
-from wm_env.tensors import FileFormat, read_tensors, write_tensors
+from wm_env.common import checks as arguments
+from wm_env.common.files import first_line, write_atomically
+from wm_env.common.tensors import FileFormat, read_tensors, write_tensors
 from wm_env.tree import Floats, StateTree
 
 LAW_FORMAT = FileFormat(kind="covert-watermark law", version=1)

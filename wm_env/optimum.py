@@ -56,7 +56,7 @@ class RateBound:
 
     Attributes:
         rate: in bits, at least sum_b gamma^b r_b of every law within the budget.
-        exact: a law reaches it, that of `agents.planner.plan`; where this is False no such law is known.
+        exact: a law reaches it, that of `agents.planner.rate.plan`; where this is False no such law is known.
     """
 
     rate: float

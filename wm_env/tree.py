@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wm_env import arguments
-from wm_env.files import fingerprint, first_line, write_atomically
-from wm_env.json_values import read_as
-from wm_env.tensors import Arrays, FileFormat, read_tensors, write_tensors
+from wm_env.common import checks as arguments
+from wm_env.common.files import fingerprint, first_line, write_atomically
+from wm_env.common.json_values import read_as
+from wm_env.common.tensors import Arrays, FileFormat, read_tensors, write_tensors
 
 TREE_FORMAT = FileFormat(kind="covert-watermark tree", version=1)
 

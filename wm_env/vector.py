@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wm_env.arguments import integer, options_or_none, reals, seed_or_none
+from wm_env.common.checks import integer, options_or_none, reals, seed_or_none
 from wm_env.credit import COST, PARENT, RATE, parents
 from wm_env.env import CovertWatermarkEnv, Observation, repair_action, repair_laws
 from wm_env.information import Measures, measure, measure_by_state

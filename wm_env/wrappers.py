@@ -9,7 +9,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from wm_env.arguments import number, reals
+from wm_env.common.checks import number, reals
 from wm_env.spaces import ProductOfSimplices, join_laws
 
 

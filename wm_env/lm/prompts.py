@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from wm_env.files import first_line
-from wm_env.json_values import entry, parse_json
+from wm_env.common.files import first_line
+from wm_env.common.json_values import entry, parse_json
 from wm_env.lm.text_files import PACKED, read_lines
 
 C4_WORDS = 64

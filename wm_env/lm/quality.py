@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wm_env.files import check_seed
-from wm_env.startup import INTERRUPTED, quitting_on_interrupt, run_command, silence_output, tell, tell_failure
+from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, silence_output, tell, tell_failure
+from wm_env.common.files import check_seed
 
 with quitting_on_interrupt(__name__):
     import numpy as np
@@ -19,10 +19,10 @@ with quitting_on_interrupt(__name__):
     from torch import Tensor
     from transformers import PreTrainedTokenizerFast
 
-    from wm_env.lm.corpus import encode_plainly, read_documents
-    from wm_env.lm.llada import MaskedLM
-    from wm_env.lm.load import load_lm
-    from wm_env.lm.objective import BLOCK
+    from wm_env.lm.models.llada import MaskedLM
+    from wm_env.lm.models.load import load_lm
+    from wm_env.lm.pretrain.corpus import encode_plainly, read_documents
+    from wm_env.lm.pretrain.objective import BLOCK
     from wm_env.lm.prompts import read_prompt_file
     from wm_env.lm.text import token_bytes
 

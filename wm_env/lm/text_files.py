@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from wm_env.files import reading
+from wm_env.common.files import reading
 
 PACKED = (".gz", ".xz")
 """How the names of compressed files end; files of other names are plain."""

@@ -1,0 +1,1 @@
+"""Masked language models: LLaDA, Dream and encoders of transformers, loaded as data."""

@@ -1,0 +1,1 @@
+"""What all agents share: settings, run folders, logs, exact evaluation, policies."""

@@ -1,0 +1,140 @@
+"""Where the numbers of a training run go: metrics.csv and TensorBoard, under the same names."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
+
+from agents.common.runs import RunFolder
+from wm_env.common.files import fingerprint, write_text
+from wm_env.law import JointLaw, induced_cover
+
+STATES_SHOWN = 60
+"""States per heat map."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The metrics that a resumed run goes on from.
+
+    Attributes:
+        iteration: where it goes on; rows and events beyond it are dropped.
+        fingerprint: `TrainingLog.fingerprint` of the rows up to there.
+    """
+
+    iteration: int
+    fingerprint: str
+
+
+class TrainingLog:
+    """metrics.csv and the TensorBoard events of a run folder, written as the run goes on.
+
+    Args:
+        folder: the run folder.
+        begun: what a resumed run goes on from; a new run begins with no rows.
+
+    Raises:
+        OSError: the folder cannot be written.
+        ValueError: the metrics to go on from are missing, damaged or others than the run wrote.
+    """
+
+    def __init__(self, folder: RunFolder, begun: Begun | None = None) -> None:
+        self._path = folder.metrics
+        self._rows = [] if begun is None else _rows_up_to(folder.metrics, begun)
+        self._writer = SummaryWriter(str(folder.path), purge_step=None if begun is None else begun.iteration + 1)
+
+    def __enter__(self) -> "TrainingLog":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.close()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all rows so far: 64 hex digits."""
+        return _fingerprint(self._rows)
+
+    def add(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """One row: the file is written anew, so it is whole at any moment."""
+        self._rows.append({"iteration": repr(iteration), **{name: repr(value) for name, value in metrics.items()}})
+        columns = list(dict.fromkeys(name for row in self._rows for name in row))
+        lines = [",".join(columns), *(",".join(row.get(name, "") for name in columns) for row in self._rows)]
+        write_text(self._path, "\n".join(lines) + "\n")
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, iteration)
+
+    def add_laws(self, iteration: int, law: JointLaw) -> None:
+        """Heat maps of P(u|s) and of P~(x|s) beside P(x|s), one figure of each per block."""
+        for number, block in enumerate(law.blocks, start=1):
+            rows = slice(0, STATES_SHOWN)
+            tables = {
+                f"block_{number}/labels": {"labels, P(u|s)": (block.p_label[rows], "label u")},
+                f"block_{number}/candidates": {
+                    "watermarked, P~(x|s)": (induced_cover(block)[rows], "candidate x"),
+                    "the model's own, P(x|s)": (block.cover[rows], "candidate x"),
+                },
+            }
+            shown = "state s (number)"
+            if len(block.cover) > STATES_SHOWN:
+                shown += f", the first {STATES_SHOWN} of {len(block.cover):,}"
+            for name, panels in tables.items():
+                self._writer.add_figure(name, heat_maps(panels, shown), iteration)
+        self._writer.flush()
+
+    def add_settings(self, settings: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
+        """The hyper-parameters beside the final metrics, for TensorBoard's HPARAMS tab."""
+        plain = {
+            name: value if isinstance(value, int | float | str) else str(value) for name, value in settings.items()
+        }
+        writer = self._writer._get_file_writer()  # type: ignore[no-untyped-call]
+        for summary in hparams(plain, dict(metrics)):  # type: ignore[no-untyped-call]
+            writer.add_summary(summary)
+
+
+def heat_maps(panels: Mapping[str, tuple[Tensor, str]], rows: str) -> Figure:
+    """Tables side by side, states downwards, each with a colour bar of its own and all on one scale.
+
+    Args:
+        panels: by title, the table of probabilities and what its columns are.
+        rows: what the rows are.
+    """
+    figure = Figure(figsize=(5.5 * len(panels), 4.5), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    highest = max(float(table.max()) for table, _ in panels.values())
+    for axis, (title, (table, columns)) in zip(axes, panels.items(), strict=True):
+        image = axis.imshow(table.cpu().numpy(), aspect="auto", vmin=0, vmax=highest, interpolation="nearest")
+        axis.set(title=title, xlabel=f"{columns} (number)", ylabel=rows)
+        for numbered in (axis.xaxis, axis.yaxis):
+            numbered.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        figure.colorbar(image, ax=axis, label="probability")
+    return figure
+
+
+def _rows_up_to(path: Path, begun: Begun) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        if any(None in row or None in row.values() for row in rows):
+            raise ValueError("a row has not as many entries as there are columns")
+        # A column that began with a later row is empty before it.
+        rows = [{name: value for name, value in row.items() if value} for row in rows]
+        kept = [row for row in rows if int(row["iteration"]) <= begun.iteration]
+        if _fingerprint(kept) != begun.fingerprint:
+            raise ValueError(f"its rows up to iteration {begun.iteration} are not those that this run wrote")
+        return kept
+    except (OSError, KeyError, ValueError, csv.Error) as error:
+        raise ValueError(f"{path} is missing or damaged ({error}): put it back, or start a new run") from None
+
+
+def _fingerprint(rows: Sequence[Mapping[str, str]]) -> str:
+    return fingerprint({}, {"rows": list(rows)})

@@ -1,0 +1,1 @@
+"""The paper's learner: primal-dual gradient ascent through the exact transition."""

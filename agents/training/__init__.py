@@ -1,0 +1,1 @@
+"""Training runs: from settings to a run folder with a law."""

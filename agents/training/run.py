@@ -1,0 +1,190 @@
+"""Training runs: from settings to a run folder with a law."""
+
+import dataclasses
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from agents.common.evaluation import Evaluation, evaluate_law, law_metrics
+from agents.common.log import TrainingLog
+from agents.common.runs import (
+    RunFolder,
+    check_names,
+    create_run,
+    discarded_on_failure,
+    end_of_resumed,
+    locked,
+    read_config,
+)
+from agents.common.settings import RunSettings
+from agents.planner.adaptive import plan_adaptive
+from agents.planner.coded import plan_coded
+from agents.planner.rate import plan
+from agents.training.loop import train_primal_dual
+from wm_env.common.files import check_writable
+from wm_env.common.threads import torch_threads
+from wm_env.law import save_law
+from wm_env.problem import Objective, Problem, make_objective, open_tree, split_prompts
+from wm_env.tree import load_tree, subset
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is ready to start or to go on: what can be wrong with its input has been checked.
+
+    Attributes:
+        folder: where its files are.
+        settings: what it was told.
+        problem: the tree cut to size, with budget and discount.
+        objective: what a block law is measured by.
+        resume: go on from the checkpoint.
+        new: this process made the folder, so it may remove it.
+    """
+
+    folder: RunFolder
+    settings: RunSettings
+    problem: Problem
+    objective: Objective
+    resume: bool
+    new: bool
+
+
+def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
+    """Check the settings and make the run folder; what the settings leave to the tree is recorded as a number.
+
+    Raises:
+        OSError: the folder exists already or cannot be written, or there is no such tree file.
+        ValueError: settings that are out of range or do not fit the tree.
+    """
+    settings.check()
+    check_names(run=str(path), tree=settings.tree)
+    check_writable(path, "choose another --run")
+    _check_device(settings)
+    whole = open_tree(settings.tree)
+    rows = split_prompts(whole, settings.split)
+    prompts = len(rows) if settings.prompts is None else settings.prompts
+    candidates = whole.meta.candidates if settings.candidates is None else settings.candidates
+    if not 1 <= prompts <= len(rows):
+        raise ValueError(f"prompts={prompts}: split {settings.split!r} of this tree has 1 to {len(rows)}")
+    settings = dataclasses.replace(settings, prompts=prompts, candidates=candidates)
+    tree = subset(whole, rows[:prompts], candidates, settings.blocks)
+    problem = Problem(tree, settings.epsilon, settings.gamma, settings.labels)
+    _check_discount(settings, problem)
+    objective = _objective(settings, problem)
+    folder = create_run(path, problem.tree, settings.to_json(), command)
+    return Run(folder, settings, problem, objective, resume=False, new=True)
+
+
+def read_settings(path: Path) -> RunSettings:
+    """The settings that the run in a folder was started with.
+
+    Raises:
+        FileNotFoundError: there is no run.
+        ValueError: its configuration is damaged.
+    """
+    folder = RunFolder(path)
+    return RunSettings.from_json(read_config(folder)["settings"], folder.config)
+
+
+def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> Run:
+    """Open a run that was started before, to go on with it; only the number of iterations may have changed.
+
+    A run that ended before its first checkpoint begins again.
+
+    Raises:
+        OSError: the folder cannot be written.
+        ValueError: other settings than the run was started with, a damaged tree, or a run with nothing to resume.
+    """
+    for field in dataclasses.fields(RunSettings):
+        before, now = getattr(started_with, field.name), getattr(settings, field.name)
+        if before != now and field.name != "iterations":
+            raise ValueError(f"{path} was started with {field.name}={before}, not {now}: leave it out to go on")
+    folder = RunFolder(path)
+    if settings.agent == "planner" and folder.law.exists():
+        raise ValueError(f"{path} was made by the {settings.agent}, which has nothing to resume: start a new run")
+    settings.check()
+    check_names(run=str(path), tree=settings.tree)
+    check_writable(path, "choose another --run")
+    _check_device(settings)
+    tree = load_tree(folder.tree)
+    if tree.fingerprint != read_config(folder)["tree_fingerprint"]:
+        raise ValueError(f"{folder.tree} is not the tree that this run was started with: put that one back")
+    problem = Problem(tree, settings.epsilon, settings.gamma, settings.labels)
+    _check_discount(settings, problem)
+    begun = folder.checkpoint.exists()
+    if not begun and folder.law.exists():
+        raise FileNotFoundError(f"{folder.checkpoint} is missing: put it back, or start a new run")
+    return Run(folder, settings, problem, _objective(settings, problem), resume=begun, new=False)
+
+
+def train(run: Run) -> Evaluation:
+    """Find a law with the agent of the settings and write it to the run folder.
+
+    A new run that fails before it has a checkpoint or a law is removed.
+
+    Raises:
+        agents.common.interrupts.InterruptedRunError: a signal came; the state was saved first.
+        agents.training.loop.TrainingFailedError: the learner diverged.
+        OSError: a file could not be written, or another process trains in this folder.
+        ValueError: the checkpoint is damaged, or the planner needs more labels.
+    """
+    with locked(run.folder), discarded_on_failure(run.folder) if run.new else nullcontext():
+        if not run.resume:
+            end_of_resumed(run.folder, 0, run.settings.iterations)
+        with torch_threads(run.settings.threads):
+            return _train(run)
+
+
+def _train(run: Run) -> Evaluation:
+    if run.settings.agent == "planner":
+        return _train_planner(run)
+    if run.settings.agent == "ppo":
+        # Imported only here: the other agents do without Stable-Baselines3.
+        from agents.ppo_lagrangian.training import train_ppo
+
+        return train_ppo(run.folder, run.problem, run.settings, run.resume)
+    return train_primal_dual(run.folder, run.problem, run.objective, run.settings, run.resume)
+
+
+def _train_planner(run: Run) -> Evaluation:
+    settings, tree = run.settings, run.problem.tree
+    message_bits = None
+    if settings.message_bits == "auto":
+        planned = plan_adaptive(tree, settings.epsilon, settings.gamma, settings.labels, settings.dither_bits)
+        blocks, message_bits = planned.law.blocks, planned.bits
+    elif (bits := settings.coded_bits) is not None:
+        blocks = plan_coded(tree, bits, settings.epsilon, settings.gamma, settings.labels).law.blocks
+    else:
+        blocks = plan(tree, settings.epsilon, settings.gamma, settings.labels).law.blocks
+    evaluation = evaluate_law(
+        run.problem, run.objective, lambda number, _: (blocks[number].p_label, blocks[number].p_candidate)
+    )
+    evaluation = dataclasses.replace(evaluation, message_bits=message_bits)
+    save_law(evaluation.law, run.folder.law)
+    with TrainingLog(run.folder) as log:
+        metrics = law_metrics(evaluation, run.problem, run.objective)
+        log.add(0, metrics)
+        log.add_laws(0, evaluation.law)
+        log.add_settings(settings.to_json(), metrics)
+    return evaluation
+
+
+def _objective(settings: RunSettings, problem: Problem) -> Objective:
+    return make_objective(settings.objective, problem.tree.block_length, settings.labels, settings.coded_bits)
+
+
+def _check_device(settings: RunSettings) -> None:
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device=cuda: no CUDA device is there: use --device cpu")
+
+
+def _check_discount(settings: RunSettings, problem: Problem) -> None:
+    blocks = len(problem.blocks)
+    if settings.agent != "planner" and settings.gamma**blocks < torch.finfo(torch.float32).tiny:
+        raise ValueError(
+            f"gamma={settings.gamma}: gamma^{blocks} is 0 in float32, in which learners compute: take a larger one, or "
+            "--agent planner"
+        )

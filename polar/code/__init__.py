@@ -1,0 +1,1 @@
+"""Polar coding: transform, construction, encoders, decoders, and long codes for memoryless sources."""

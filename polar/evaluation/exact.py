@@ -1,0 +1,334 @@
+"""Exact evaluation of a law as a code: error rates by enumeration of states, words, keys and candidates.
+
+Everything is per operating point: message length, key and its use, decoder and its knowledge. Rates are averages over
+the blocks of a text, each block with the state law Z of the law that is evaluated.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polar.code.codec import code_channel, dither_runs
+from polar.code.construction import BlockCode, ChainEntropies, chain_entropies, design_code, message_positions
+from polar.code.decoders import (
+    Decoder,
+    Knowledge,
+    LabelEvidence,
+    decision_table,
+    label_evidence,
+    observations,
+    observe,
+    word_evidence,
+)
+from polar.code.key_schedule import KeySchedule, Surplus, key_bits_of
+from polar.evaluation.covertness import message_laws, message_variations, text_variation, untruncated_bound
+from polar.evaluation.montecarlo import ErrorEstimate, Sent, estimate_errors, receive, send
+from wm_env.coded import empty_words, label_bits
+from wm_env.law import BlockLaw, JointLaw
+from wm_env.tree import Floats, Ints, StateTree
+
+MOST_KEYS = 1 << 16
+MOST_TRANSMISSIONS = 10_000_000
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """What to evaluate.
+
+    Attributes:
+        message_bits: l, bits per block.
+        keys: K, numbers of keys, powers of two.
+        decoders: which decoders.
+        knowledge: what they know of the state.
+        surplus: uses of the key bits beyond the message.
+        transmissions: Monte Carlo transmissions (texts) per operating point, 0 for none.
+        seed: of the Monte Carlo.
+    """
+
+    message_bits: tuple[int, ...]
+    keys: tuple[int, ...]
+    decoders: tuple[Decoder, ...] = ("sc", "ml", "map")
+    knowledge: tuple[Knowledge, ...] = ("marginal", "path")
+    surplus: tuple[Surplus, ...] = ("frozen", "dither")
+    transmissions: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what would not fit into memory."""
+        if max(self.keys, default=1) > MOST_KEYS:
+            raise ValueError(f"keys={max(self.keys)}: every key is gone through, so at most {MOST_KEYS} are possible")
+        if self.transmissions > MOST_TRANSMISSIONS:
+            raise ValueError(f"transmissions={self.transmissions}: at most {MOST_TRANSMISSIONS} fit into memory")
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """One row of the results.
+
+    Attributes:
+        message_bits: l per block.
+        rate_bits_per_token: l / L.
+        key_bits: log2 K per block.
+        keys: K.
+        surplus_key: "none" while the key is no longer than the message, then "frozen" or "dither".
+        decoder: sc, ml or map.
+        state_knowledge: marginal or path.
+        ber: exact bit error rate of the message.
+        bler: exact probability that a block has a wrong message bit.
+        tv_mean: V(P~^m Z, P Z), mean over messages and blocks.
+        tv_max: its largest value over messages and blocks.
+        tv_text: the same for whole texts, mean over messages; null where the sum is too large.
+        tv_untruncated_bound: bound on the TV against the text of the untruncated model.
+        empty_word: probability that the state has no word V with the wanted bits.
+        ber_mc: bit error rate measured over the transmissions; null if there were none.
+        ber_mc_ci95: its 95 % interval.
+    """
+
+    message_bits: int
+    rate_bits_per_token: float
+    key_bits: int
+    keys: int
+    surplus_key: str
+    decoder: Decoder
+    state_knowledge: Knowledge
+    ber: float
+    bler: float
+    tv_mean: float
+    tv_max: float
+    tv_text: float | None
+    tv_untruncated_bound: float | None
+    empty_word: float
+    ber_mc: float | None
+    ber_mc_ci95: tuple[float, float] | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The row of results.json."""
+        return asdict(self)
+
+
+Who = tuple[Decoder, Knowledge]
+
+
+@dataclass(frozen=True)
+class _Receiver:
+    """The law of a block as one kind of receiver sees it, observations for symbols, and what they say about V."""
+
+    law: BlockLaw
+    labels: LabelEvidence
+
+
+@dataclass(frozen=True)
+class _Block:
+    """What a code does to one block.
+
+    Attributes:
+        channel: P(x | w, s) averaged over the surplus, shape (N, 2^l, 1, Q).
+        rates: exact bit and block error rate of every receiver, shape (2,).
+        received: what every receiver reads of the transmissions under every schedule, shape (T,) each.
+    """
+
+    channel: Tensor
+    rates: dict[Who, Floats]
+    received: dict[Who, list[Ints]]
+
+
+def evaluate(tree: StateTree, law: JointLaw, settings: EvaluationSettings) -> list[OperatingPoint]:
+    """All operating points, in the order of message lengths, keys, decoders and knowledge.
+
+    Frozen key bits need free positions of V; points for which there are too few are left out. Dither needs none.
+
+    Raises:
+        ValueError: a message length that the labels or the law's message set do not allow, or a number of keys that is
+            not a power of two.
+    """
+    chains = [chain_entropies(block, law.block_length) for block in law.blocks]
+    receivers = _receivers(tree, law, settings.knowledge)
+    points: list[OperatingPoint] = []
+    for bits in settings.message_bits:
+        for schedules in schedule_groups(law, bits, settings):
+            codes = design_codes(law, chains, schedules[0])
+            points += _points_of_code(tree, law, codes, schedules, receivers, settings)
+    ways = ["none", "frozen", "dither"]
+    return sorted(points, key=lambda point: (point.message_bits, point.keys, ways.index(point.surplus_key)))
+
+
+def schedule_groups(law: JointLaw, message_bits: int, settings: EvaluationSettings) -> list[list[KeySchedule]]:
+    """The key schedules of a message length; those of one group share the code and differ in the pad only."""
+    room = _free_positions(law, message_bits)
+    groups: dict[tuple[Surplus, int], list[KeySchedule]] = {}
+    for keys in sorted(set(settings.keys)):
+        for surplus in settings.surplus:
+            schedule = KeySchedule(message_bits, key_bits_of(keys), surplus)
+            spare = schedule.surplus_bits
+            if spare == 0:
+                groups.setdefault(("frozen", 0), []).append(schedule)
+                break
+            if surplus == "dither" or spare <= room:
+                groups[surplus, spare] = [schedule]
+    return list(groups.values())
+
+
+def left_out(law: JointLaw, settings: EvaluationSettings) -> list[tuple[int, int]]:
+    """(message bits, keys) of settings with frozen surplus that need more positions of V than the law has."""
+    return [
+        (bits, keys)
+        for bits in settings.message_bits
+        for keys in sorted(set(settings.keys))
+        if "frozen" in settings.surplus and key_bits_of(keys) - bits > _free_positions(law, bits)
+    ]
+
+
+def _free_positions(law: JointLaw, message_bits: int) -> int:
+    """Positions of V beside the message that are not the same in all labels."""
+    return min(label_bits(block.labels) for block in law.blocks) - message_bits
+
+
+def design_codes(law: JointLaw, chains: Sequence[ChainEntropies], schedule: KeySchedule) -> list[BlockCode]:
+    """The code of every block, on the law's own message sets where it has them."""
+    return [design_code(chain, schedule, own) for chain, own in zip(chains, message_positions(law), strict=True)]
+
+
+def error_rates(evidence: Tensor, decisions: Tensor) -> tuple[float, float]:
+    """Exact bit and block error rate of one block; the pad cancels.
+
+    Args:
+        evidence: P(o, w, e), shape (observations, 2^l, E), see `decoders.word_evidence`.
+        decisions: word for (o, e), shape (observations, E).
+    """
+    words = torch.arange(evidence.shape[1])
+    bits = evidence.shape[1].bit_length() - 1
+    total = evidence.sum(1)
+    wrong_bits = 0.0
+    for bit in range(bits):
+        ones = evidence[:, words >> bit & 1 == 1].sum(1)
+        wrong_bits += float(torch.where(decisions >> bit & 1 == 1, total - ones, ones).sum())
+    right = float(evidence.gather(1, decisions[:, None, :]).sum())
+    return max(wrong_bits / bits, 0.0), max(1 - right, 0.0)
+
+
+def _receivers(tree: StateTree, law: JointLaw, known: Sequence[Knowledge]) -> list[dict[Knowledge, _Receiver]]:
+    """The receivers of every block, by what they know of the state."""
+    columns = []
+    for knowledge in known:
+        laws = map(observe, law.blocks, observations(tree, knowledge))
+        columns.append([_Receiver(seen, label_evidence(seen)) for seen in laws])
+    return [dict(zip(known, receivers, strict=True)) for receivers in zip(*columns, strict=True)]
+
+
+def _evaluate_block(
+    law: BlockLaw,
+    code: BlockCode,
+    receivers: dict[Knowledge, _Receiver],
+    decoders: Sequence[Decoder],
+    transmissions: Sequence[tuple[KeySchedule, Sent]],
+) -> _Block:
+    """Enumerate the channel of a block and decode the transmissions of every schedule, one run of dithers at a time."""
+    everyone: list[Who] = [(decoder, knowledge) for knowledge in receivers for decoder in decoders]
+    average = torch.zeros(len(law.cover), code.words, 1, law.cover.shape[1], dtype=torch.float64)
+    rates = {who: np.zeros(2) for who in everyone}
+    received = {who: [np.zeros_like(sent.message) for _, sent in transmissions] for who in everyone}
+    for dithers in dither_runs(law, code):
+        channel = code_channel(law, code, dithers)
+        share = channel.shape[2] / code.surplus_words
+        average += share * channel.mean(2, keepdim=True)
+        for knowledge, receiver in receivers.items():
+            evidence = word_evidence(receiver.law, channel)
+            for decoder in decoders:
+                decisions = decision_table(decoder, code, evidence, receiver.labels)
+                rates[decoder, knowledge] += share * np.array(error_rates(evidence, decisions))
+                for (schedule, sent), messages in zip(transmissions, received[decoder, knowledge], strict=True):
+                    frozen, dither = np.divmod(schedule.surplus_word(sent.key), 1 << code.dither_bits)
+                    rows = (dither >= dithers.start) & (dither < dithers.stop)
+                    column = (frozen * len(dithers) + dither - dithers.start)[rows]
+                    messages[rows] = receive(sent.at(rows), schedule, receiver.law.symbol, decisions, column)
+    return _Block(average, rates, received)
+
+
+def _points_of_code(
+    tree: StateTree,
+    law: JointLaw,
+    codes: Sequence[BlockCode],
+    schedules: Sequence[KeySchedule],
+    receivers: Sequence[dict[Knowledge, _Receiver]],
+    settings: EvaluationSettings,
+) -> Iterator[OperatingPoint]:
+    """The operating points of one code: every decoder and knowledge, under every pad."""
+    sent = [_send(law, codes, schedule, settings) for schedule in schedules]
+    blocks = [
+        _evaluate_block(block, code, mine, settings.decoders, list(zip(schedules, of_block, strict=True)))
+        for block, code, mine, of_block in zip(law.blocks, codes, receivers, zip(*sent, strict=True), strict=True)
+    ]
+    empty = _empty_word(law, codes)
+    for number, schedule in enumerate(schedules):
+        tv = _covertness(tree, law, schedule, [block.channel for block in blocks])
+        for decoder, knowledge in blocks[0].rates:
+            ber, bler = np.mean([block.rates[decoder, knowledge] for block in blocks], axis=0).tolist()
+            received = [block.received[decoder, knowledge][number] for block in blocks]
+            estimate = _measured(sent[number], received, schedule)
+            yield OperatingPoint(
+                message_bits=schedule.message_bits,
+                rate_bits_per_token=schedule.message_bits / law.block_length,
+                key_bits=schedule.key_bits,
+                keys=1 << schedule.key_bits,
+                surplus_key=schedule.surplus if schedule.surplus_bits else "none",
+                decoder=decoder,
+                state_knowledge=knowledge,
+                ber=ber,
+                bler=bler,
+                tv_mean=tv.mean,
+                tv_max=tv.largest,
+                tv_text=tv.text,
+                tv_untruncated_bound=untruncated_bound(tree, tv.text),
+                empty_word=empty,
+                ber_mc=None if estimate is None else estimate.ber,
+                ber_mc_ci95=None if estimate is None else estimate.ber_ci95,
+            )
+
+
+@dataclass(frozen=True)
+class _Covertness:
+    mean: float
+    largest: float
+    text: float | None
+
+
+def _covertness(tree: StateTree, law: JointLaw, schedule: KeySchedule, channels: Sequence[Tensor]) -> _Covertness:
+    laws = [message_laws(channel, schedule.pad_bits) for channel in channels]
+    variations = [message_variations(block, of_message) for block, of_message in zip(law.blocks, laws, strict=True)]
+    return _Covertness(
+        mean=float(torch.stack([values.mean() for values in variations]).mean()),
+        largest=max(float(values.max()) for values in variations),
+        text=text_variation(tree, laws),
+    )
+
+
+def _empty_word(law: JointLaw, codes: Sequence[BlockCode]) -> float:
+    """Probability, averaged over the blocks, that no word V has the wanted bits."""
+    return float(
+        np.mean(
+            [
+                float(empty_words(block, law.block_length, code.message_set + code.frozen_set))
+                for block, code in zip(law.blocks, codes, strict=True)
+            ]
+        )
+    )
+
+
+def _send(law: JointLaw, codes: Sequence[BlockCode], schedule: KeySchedule, settings: EvaluationSettings) -> list[Sent]:
+    """The transmissions of every block, the same for every receiver."""
+    way = ("frozen", "dither").index(schedule.surplus)
+    rng = np.random.default_rng([settings.seed, schedule.message_bits, schedule.key_bits, way])
+    return [
+        send(block, code, schedule, settings.transmissions, rng) for block, code in zip(law.blocks, codes, strict=True)
+    ]
+
+
+def _measured(sent: Sequence[Sent], received: Sequence[Ints], schedule: KeySchedule) -> ErrorEstimate | None:
+    """Measured error rates of one receiver; None without transmissions."""
+    if not len(sent[0].message):
+        return None
+    return estimate_errors([blocks.message for blocks in sent], received, schedule.message_bits)

@@ -1,0 +1,133 @@
+"""What the receivers of a live evaluation make of bytes, and what the law of the run says of a text."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from polar.code.adaptive import Decoded, decode_states
+from polar.code.decoders import decision_table, label_evidence, observations, observe, word_evidence
+from polar.evaluation.live.matching import Branch, Reading, read_text
+from polar.evaluation.live.session import Session
+from polar.evaluation.live.texts import Continuation, KeyedPools
+from wm_env.lm.build.partial import Context
+from wm_env.tree import Floats, Ints, StateTree
+
+State = tuple[int, int]
+"""Block number from 0, row of the state."""
+Who = tuple[str, str]
+"""A decoder and what it knows of the state."""
+DecodingTables = dict[Who, list[Decoded]]
+"""What every decoder makes of every block."""
+
+
+@dataclass(frozen=True)
+class Received:
+    """What a receiver made of one watermarked text.
+
+    Attributes:
+        messages: of every block, by (decoder, knowledge).
+        message_bits: their lengths.
+        matched: blocks from the front of the text that fit candidates, B if all do.
+        readings: ways to cut the whole text into blocks that fit; more than one leave the receiver in doubt.
+    """
+
+    messages: dict[Who, tuple[int, ...]]
+    message_bits: dict[Who, tuple[int, ...]]
+    matched: int
+    readings: int
+
+
+def decoding_tables(session: Session) -> DecodingTables:
+    """What every decoder makes of every block of the tree."""
+    tables: DecodingTables = {}
+    if session.request.message_bits == "auto":
+        coded = zip(session.law.blocks, session.codes, observations(session.tree, "path"), strict=True)
+        return {("auto", "path"): [decode_states(*each) for each in coded]}
+    for knowledge in session.request.knowledge:
+        for number, seen in enumerate(observations(session.tree, knowledge)):
+            code = session.codes[number]
+            view = observe(session.law.blocks[number], seen)
+            evidence, labels = word_evidence(view, code.channels[-1]), label_evidence(view)
+            for decoder in session.request.decoders:
+                words = decision_table(decoder, code.codes[-1], evidence, labels)[:, 0][seen].numpy()
+                decoded = Decoded(np.full_like(words, session.longest)[:, :, None], words[:, :, None])
+                tables.setdefault((decoder, knowledge), []).append(decoded)
+    return tables
+
+
+def tree_readings(tree: StateTree, text: bytes, prompts: Iterable[int]) -> tuple[list[Reading[State]], int]:
+    """The readings of a text as paths of the tree from any of the prompts, and the blocks that could be matched."""
+
+    def branches(state: State) -> list[Branch[State]]:
+        number, row = state
+        block = tree.blocks[number]
+        return [
+            (string, candidate, (number + 1, int(block.child[row, candidate])))
+            for candidate, string in enumerate(block.text[row])
+            if block.cover[row, candidate] > 0
+        ]
+
+    return read_text(text, [(0, prompt) for prompt in prompts], branches, len(tree.blocks))
+
+
+def log2_law(tree: StateTree, laws: Sequence[Floats], prompt: int, text: bytes) -> float:
+    """log2 P(text | prompt) of a law on the tree, in bits; -inf outside.
+
+    `laws` are conditionals of the candidates, (N, Q) for every block.
+    """
+    readings, _ = tree_readings(tree, text, [prompt])
+    total = sum(_weight(laws, reading) for reading in readings)
+    return float(np.log2(total)) if total > 0 else -np.inf
+
+
+def _weight(laws: Sequence[Floats], reading: Reading[State]) -> float:
+    return float(np.prod([laws[number][row, candidate] for (number, row), candidate in reading]))
+
+
+def read_run_text(session: Session, text: bytes, key: Ints, tables: DecodingTables) -> Received:
+    """Decode a text of the run's law; the receiver has the law and the key, not the prompt.
+
+    Of several readings the likeliest counts. A text without one is decoded as if every word were 0, of the largest
+    length.
+    """
+    tree = session.tree
+    readings, matched = tree_readings(tree, text, range(len(tree.prior)))
+    pad, dither = np.divmod(key, 1 << session.dither_bits)
+    sent = [law[:, d] for law, d in zip(session.given_dither, dither, strict=True)]
+    likeliest = max(readings, key=lambda path: tree.prior[path[0][0][1]] * _weight(sent, path), default=())
+    messages, lengths = {}, {}
+    for who, blocks in tables.items():
+        words = np.zeros(len(tree.blocks), dtype=np.int64)
+        bits = np.full_like(words, session.longest)
+        for (number, row), candidate in likeliest:
+            where = row, candidate, dither[number]
+            words[number], bits[number] = blocks[number].words[where], blocks[number].lengths[where]
+        messages[who] = tuple((words ^ pad >> session.longest - bits).tolist())
+        lengths[who] = tuple(bits.tolist())
+    cuts = {tuple(tree.blocks[number].text[row][x] for (number, row), x in path) for path in readings}
+    return Received(messages, lengths, matched, len(cuts))
+
+
+def read_keyed_text(session: Session, sent: Continuation, context: Context, pools: KeyedPools) -> Received:
+    """Decode a text of keyed pools; the receiver has model, prompt and key, and follows the text from pool to pool."""
+
+    def branches(at: Context) -> list[Branch[Context]]:
+        keyed = pools.pool(at)
+        blocks = zip(keyed.candidates.text, keyed.candidates.tokens.tolist(), strict=True)
+        return [
+            (text, x, at + tuple(tokens)) for x, (text, tokens) in enumerate(blocks) if keyed.word_of(x) is not None
+        ]
+
+    readings, matched = read_text(sent.text, [context], branches, session.writer.blocks)
+    likeliest = max(
+        readings,
+        key=lambda path: sum(pools.pool(at).candidates.log2_prob[candidate] for at, candidate in path),
+        default=(),
+    )
+    unread = (0,) * (session.writer.blocks - len(likeliest))
+    words = *(pools.pool(at).word_of(candidate) or 0 for at, candidate in likeliest), *unread
+    lengths = *(pools.pool(at).code.bits for at, _ in likeliest), *unread
+    cuts = {tuple(pools.pool(at).candidates.text[x] for at, x in path) for path in readings}
+    who = "text", "path"
+    return Received({who: words}, {who: lengths}, matched, len(cuts))

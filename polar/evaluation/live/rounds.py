@@ -1,0 +1,76 @@
+"""One round of a live evaluation: texts of all four kinds behind one prompt, sent, received and weighed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from polar.evaluation.live.reading import (
+    DecodingTables,
+    Received,
+    decoding_tables,
+    log2_law,
+    read_keyed_text,
+    read_run_text,
+)
+from polar.evaluation.live.session import Session
+from polar.evaluation.live.texts import Continuation, KeyedPools, Paths, cover_paths, keyed_text, run_paths
+
+
+@dataclass(frozen=True)
+class Round:
+    """Texts of all four kinds behind one prompt, and what was received of the watermarked two.
+
+    Attributes:
+        run, keyed, model, cover: the texts.
+        run_received, keyed_received: what the receivers read.
+        log2_marked: log2 of the law of the run's texts at the texts `run`, `model` and `cover`.
+        log2_cover: log2 of the truncated model's law at `run` and `cover`.
+    """
+
+    run: Continuation
+    keyed: Continuation
+    model: Continuation
+    cover: Continuation
+    run_received: Received
+    keyed_received: Received
+    log2_marked: dict[str, float]
+    log2_cover: dict[str, float]
+
+
+def play(session: Session) -> Iterator[Round]:
+    """Write and read `texts` rounds, one after the other.
+
+    Raises:
+        ValueError: the model draws hardly anything that is text.
+    """
+    tree, request = session.tree, session.request
+    rng = np.random.default_rng([request.seed, session.longest])
+    prompts = rng.choice(len(tree.prior), size=request.texts, p=tree.prior)
+    marked = run_paths(tree, session.law, session.codes, prompts, rng)
+    plain = cover_paths(tree, prompts, rng)
+    tables = decoding_tables(session)
+    for number, prompt in enumerate(prompts.tolist()):
+        yield _round(session, number, prompt, marked, plain, tables)
+
+
+def _round(session: Session, number: int, prompt: int, marked: Paths, plain: Paths, tables: DecodingTables) -> Round:
+    tree, writer, context = session.tree, session.writer, session.contexts[prompt]
+    rng = np.random.default_rng([session.request.seed, session.longest, number])
+    run = writer.along_path(tree, "run", marked, number, context)
+    cover = writer.along_path(tree, "cover", plain, number, context)
+    model = writer.plain(prompt, context, rng)
+    key = f"live text {session.request.seed} {number}".encode()
+    pools = KeyedPools(writer, 1 << session.longest, key)
+    keyed = keyed_text(writer, pools, prompt, context, rng)
+    covers = [block.cover for block in tree.blocks]
+    return Round(
+        run=run,
+        keyed=keyed,
+        model=model,
+        cover=cover,
+        run_received=read_run_text(session, run.text, marked.key[number], tables),
+        keyed_received=read_keyed_text(session, keyed, context, pools),
+        log2_marked={t.kind: log2_law(tree, session.coded, prompt, t.text) for t in (run, model, cover)},
+        log2_cover={t.kind: log2_law(tree, covers, prompt, t.text) for t in (run, cover)},
+    )

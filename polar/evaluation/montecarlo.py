@@ -1,0 +1,89 @@
+"""Transmissions with real messages, keys and random draws, beside the exact evaluation."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betaincinv
+from torch import Tensor
+
+from polar.code.codec import encode
+from polar.code.construction import BlockCode
+from polar.code.key_schedule import KeySchedule
+from wm_env.law import BlockLaw
+from wm_env.tree import Ints
+
+
+@dataclass(frozen=True)
+class Sent:
+    """T blocks as sent; arrays of shape (T,)."""
+
+    state: Ints
+    message: Ints
+    key: Ints
+    candidate: Ints
+
+    def at(self, rows: NDArray[np.bool_]) -> "Sent":
+        """Only these blocks."""
+        return Sent(self.state[rows], self.message[rows], self.key[rows], self.candidate[rows])
+
+
+@dataclass(frozen=True)
+class ErrorEstimate:
+    """Measured error rates.
+
+    Attributes:
+        ber: fraction of wrong message bits.
+        bler: fraction of blocks with a wrong bit.
+        ber_ci95: Clopper-Pearson 95 % interval of `ber`. It counts blocks, not bits: the bits of a block err together,
+            and the fraction of wrong bits of a block has at most the variance p (1 - p) of one coin toss.
+    """
+
+    ber: float
+    bler: float
+    ber_ci95: tuple[float, float]
+
+
+def send(law: BlockLaw, code: BlockCode, schedule: KeySchedule, count: int, rng: np.random.Generator) -> Sent:
+    """Send `count` blocks: states from Z, uniform messages and keys, the candidates from the encoder."""
+    z = law.state_probs.numpy()
+    state = rng.choice(len(z), size=count, p=z / z.sum())
+    message = rng.integers(1 << schedule.message_bits, size=count)
+    key = rng.integers(1 << schedule.key_bits, size=count)
+    sent = encode(law, code, state, message ^ schedule.pad(key), schedule.surplus_word(key), rng)
+    return Sent(state, message, key, sent.candidate)
+
+
+def receive(sent: Sent, schedule: KeySchedule, observation: Tensor, decisions: Tensor, surplus: Ints) -> Ints:
+    """Decode every block: look the word up, take the pad off; messages, shape (T,).
+
+    Args:
+        sent: the blocks.
+        schedule: of their keys.
+        observation: what is seen of a candidate in a state, shape (N, Q).
+        decisions: word for an observation and a surplus, see `decoders.decision_table`.
+        surplus: column of the table for every block, shape (T,).
+    """
+    seen = observation.numpy()[sent.state, sent.candidate]
+    message: Ints = decisions.numpy()[seen, surplus] ^ schedule.pad(sent.key)
+    return message
+
+
+def estimate_errors(sent: Sequence[Ints], received: Sequence[Ints], message_bits: int) -> ErrorEstimate:
+    """Error rates over the blocks of all transmissions, l >= 1 bits each."""
+    difference = np.concatenate(sent) ^ np.concatenate(received)
+    wrong = np.bitwise_count(difference) / message_bits
+    return ErrorEstimate(
+        float(wrong.mean()), float((difference != 0).mean()), block_interval(float(wrong.sum()), len(wrong))
+    )
+
+
+def block_interval(successes: float, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Clopper-Pearson interval of a rate; a fractional number of successes is rounded outwards."""
+    tail = (1 - confidence) / 2
+    fewest, most = math.floor(successes), math.ceil(successes)
+    low = betaincinv(fewest, trials - fewest + 1, tail) if fewest > 0 else 0.0
+    high = betaincinv(most + 1, trials - most, 1 - tail) if most < trials else 1.0
+    return float(low), float(high)

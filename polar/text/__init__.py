@@ -1,0 +1,1 @@
+"""Messages in texts: keys, framing, schemes, and the commands `embed` and `decode`."""

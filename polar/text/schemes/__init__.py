@@ -1,0 +1,1 @@
+"""The message schemes: how bits choose tokens."""

@@ -1,0 +1,1 @@
+"""The scheme `parallel`: many tokens filled in at once, read without a model."""

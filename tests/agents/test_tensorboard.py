@@ -1,0 +1,62 @@
+"""What TensorBoard shows of a run, read from its event files by TensorBoard's own reader."""
+
+import dataclasses
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from agents.common.settings import PRESETS, PPOSettings
+from agents.training.run import start_run, train
+from wm_env.tree import save_tree
+
+TAGS = {
+    "rollout/ep_rew_mean",
+    "rollout/ep_cost_mean",
+    "rollout/cost_violation",
+    "rollout/rate_bits_per_token",
+    "train/lagrange_multiplier",
+    "train/cost_value_loss",
+    "train/kl_total",
+    "train/kl_per_row",
+    "law/i_ux",
+    "law/i_us",
+    "law/i_ux_given_s",
+    "law/cover_entropy",
+    "law/percent_of_optimum",
+    "eval/rate",
+    "eval/cost",
+    "eval/feasible",
+    "eval/best_feasible_rate",
+    "time/fps",
+}
+
+
+@pytest.fixture
+def run(small_tree, tmp_path):
+    save_tree(small_tree, tmp_path / "tree.safetensors")
+    settings = dataclasses.replace(
+        PRESETS["ppo"],
+        tree=str(tmp_path / "tree.safetensors"),
+        prompts=2,
+        candidates=4,
+        labels=4,
+        iterations=4,
+        ppo=PPOSettings(copies=2, evaluate_every=2),
+    )
+    started = start_run(tmp_path / "run", settings, ["train.py"])
+    train(started)
+    return started.folder
+
+
+def test_tags_and_values_of_a_run(run):
+    events = EventAccumulator(str(run.path))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) >= TAGS
+    points = events.Scalars("eval/rate")
+    rows = [line.split(",") for line in run.metrics.read_text().splitlines()]
+    column = rows[0].index("eval/rate")
+    assert [(point.step, pytest.approx(point.value, abs=1e-6)) for point in points] == [
+        (int(row[0]), float(row[column])) for row in rows[1:]
+    ]
+    # Rollouts of two copies and two blocks: evaluated before the first, after the second and after the fourth.
+    assert [point.step for point in points] == [0, 8, 16]

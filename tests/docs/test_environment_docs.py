@@ -1,0 +1,54 @@
+"""docs/using_the_environment.md: every Python snippet runs by itself and shows what the page says."""
+
+import re
+
+import pytest
+import torch
+from repository import ROOT
+
+PAGE = (ROOT / "docs" / "using_the_environment.md").read_text(encoding="utf-8")
+FIRST, POLICIES, COPIES, TRAINING = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
+
+
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+    """Run a snippet in an empty folder and with nothing imported before; returns the lines that it prints."""
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+
+    def run(snippet):
+        exec(compile(snippet, "snippet", "exec"), {"__name__": "snippet"})
+        return capsys.readouterr().out.splitlines()
+
+    yield run
+    torch.set_num_threads(threads)
+
+
+def test_the_first_snippet_plays_an_episode(run):
+    lines = run(FIRST)
+    assert lines[0] == "at most 5.9194 bits within the budget"
+    assert re.fullmatch(r"so far: rate \S+ of at most 5\.9194 bits, total variation \S+ of at most 0\.1000", lines[-1])
+
+
+def test_the_table_of_policies_is_what_its_snippet_prints(run):
+    table = re.search(r"\| policy \|.*?\n\n", PAGE, re.S)
+    assert table is not None
+    documented = [row.split("|")[2:4] for row in table.group().strip().splitlines()[2:]]
+    printed = [line.split()[1:] for line in run(POLICIES)]
+    assert [[value.strip() for value in row] for row in documented] == printed
+
+
+def test_many_copies_are_stepped(run):
+    lines = run(COPIES)
+    assert len(lines) == 5
+    assert all(0 < float(line.split()[-1]) < 2 for line in lines)
+
+
+def test_the_training_loop_learns(run):
+    (line,) = run(TRAINING)
+    rate = float(line.split()[0])
+    documented = re.search(r"^([\d.]+) bits within the budget after \d+ steps$", PAGE, re.M)
+    assert documented is not None
+    # Rounding differs between processors, and learning makes more of it.
+    assert rate == pytest.approx(float(documented.group(1)), abs=1.0)
+    assert 2 < rate < 5.92

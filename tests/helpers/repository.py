@@ -1,0 +1,5 @@
+"""Where the checkout under test is."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]

@@ -1,0 +1,244 @@
+import itertools
+import re
+import shutil
+
+import numpy as np
+import pytest
+from ascii_lm import LETTERS
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom
+from tiny_lm import write_lm
+
+from polar.__main__ import main
+from polar.text import commands
+from polar.text.channel import open_channel
+from polar.text.decoding import decode, decode_parallel
+from polar.text.embedding import embed
+from polar.text.framing import BitString, make_frame
+from polar.text.keys import Key, MessageKeys, save_key
+from polar.text.schemes.parallel.outer_code import encode_frame
+from polar.text.schemes.parallel.scheme import (
+    PLAIN_DRAWS,
+    Written,
+    coded_bits,
+    message_mask,
+    retokenises,
+    step_marginals,
+    tokenise,
+    unfit_draws,
+    uniforms,
+    write,
+)
+from polar.text.settings import Limits, Settings
+from wm_env.lm.models.load import load_lm, load_tokenizer
+
+KEY = Key(bytes(range(32)))
+PARALLEL = Settings(scheme="parallel", positions=8, hash_bits=2, effective_tokens=8.0, bit_error=0.05)
+TOKENS = (*LETTERS, b"th", b"he", b"the", b"in", b"\xc3", b"\xa9")
+MERGES = ((b"t", b"h"), (b"h", b"e"), (b"th", b"e"), (b"i", b"n"))
+MESSAGES = [b"", b"user 4711", b"\xff\xfe\x00", BitString(0b00101, 5), BitString(0xDEADBEEF, 32)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_lm(tmp_path_factory.mktemp("lm"), TOKENS, MERGES, scale=0.2)
+
+
+@pytest.fixture(scope="module")
+def channel(folder):
+    return open_channel(load_lm(folder), "the year", PARALLEL)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder, tmp_path_factory):
+    """Read from a folder that holds nothing else."""
+    alone = tmp_path_factory.mktemp("tokenizer")
+    shutil.copy(folder / "tokenizer.json", alone)
+    return load_tokenizer(alone)
+
+
+@pytest.fixture(scope="module")
+def sent(channel):
+    return embed(channel, b"user 4711", KEY, 1)
+
+
+@pytest.mark.parametrize("number", range(len(MESSAGES)))
+def test_round_trip_with_the_tokenizer_alone(channel, tokenizer, number):
+    sent = embed(channel, MESSAGES[number], KEY, number)
+    found = decode_parallel(tokenizer, sent.text.encode(), KEY, range(8), PARALLEL)
+    assert (found.message, found.nonce) == (MESSAGES[number], number)
+    assert 0 < found.p_value <= 8 * 2.0**-32
+    assert decode(channel, b"the year" + sent.text.encode(), KEY, [number]).message == MESSAGES[number]
+
+
+def test_the_text_tokenises_to_what_was_sent(channel, tokenizer, sent):
+    assert tuple(tokenise(tokenizer, sent.text)) == sent.tokens
+    assert len(sent.tokens) % PARALLEL.positions == 0
+    assert 0 < sent.tv_bound <= 1
+
+
+def test_tokens_that_merge_or_are_no_text_are_not_accepted(channel):
+    ids = {string: number for number, string in enumerate(TOKENS)}
+    after_t = retokenises(channel, (ids[b"t"],))
+    assert after_t(ids[b"a"])
+    assert not after_t(ids[b"h"])
+    assert not after_t(ids[b"\xc3"])
+    assert retokenises(channel, (ids[b"th"],))(ids[b"i"])
+
+
+def exact_unfit_share(channel, laws, tokens):
+    """Probability, by enumeration of both tokens, that plain sampling of a step of two gives another tokenisation."""
+    strings, unfit = channel.token_bytes, 0.0
+    before = b"".join(strings[token] for token in tokens)
+    for first, second in itertools.product(range(laws.shape[1]), repeat=2):
+        if probability := float(laws[0, first] * laws[1, second]):
+            try:
+                text = (before + strings[first] + strings[second]).decode()
+            except UnicodeDecodeError:
+                unfit += probability
+                continue
+            unfit += probability * (tokenise(channel.source.lm.tokenizer, text) != [*tokens, first, second])
+    return unfit
+
+
+def test_unfit_draws_are_as_frequent_as_the_enumeration_says(folder):
+    channel = open_channel(load_lm(folder), "the year", Settings(scheme="parallel", positions=2))
+    tokens = (TOKENS.index(b"t"),)
+    laws = step_marginals(channel, tokens)
+    share = exact_unfit_share(channel, laws, tokens)
+    assert 0.05 < share < 0.95
+    rng = np.random.default_rng(5)
+    unfit = [unfit_draws(laws, tokens, channel, rng) for _ in range(40)]
+    assert len(set(unfit)) > 1
+    assert abs(sum(unfit) / (40 * PLAIN_DRAWS) - share) < 4 * np.sqrt(share * (1 - share) / (40 * PLAIN_DRAWS))
+
+
+def test_a_text_and_its_estimate_follow_from_key_and_nonce(channel):
+    first, second = (write(channel, b"u", MessageKeys(KEY, 1, "parallel"), 4096) for _ in range(2))
+    assert first == second
+    assert first.steps == len(first.tokens) // PARALLEL.positions
+
+
+@pytest.mark.parametrize(("steps", "unfit"), [(1, 0), (3, 5), (2, 60), (5, 300)])
+def test_the_bound_is_the_largest_sum_that_the_draws_allow(steps, unfit):
+    bound = Written((), 0, 0, 0, steps, unfit).variation_bound
+    draws = steps * PLAIN_DRAWS
+    if binom.cdf(unfit, draws, 1 / steps) < 0.025:
+        assert binom.cdf(unfit, draws, bound / steps) == pytest.approx(0.025)
+    else:
+        assert bound == 1
+
+
+def test_length_depends_on_the_length_of_the_message_only(channel):
+    lengths = {len(embed(channel, message, KEY, nonce).tokens) for nonce, message in enumerate((b"abc", b"\0\0\0"))}
+    assert len(lengths) == 1
+
+
+def test_other_keys_nonces_and_plain_texts_give_no_message(tokenizer, sent):
+    text = sent.text.encode()
+    for key, nonce in ((Key(bytes(32)), 1), (KEY, 0), (KEY, 2)):
+        found = decode_parallel(tokenizer, text, key, [nonce], PARALLEL)
+        assert (found.message, found.p_value, found.reason) == (None, 1.0, "what was read is no frame of this key")
+    for plain in (b"", b"a", b"the year " * 60):
+        assert decode_parallel(tokenizer, plain, KEY, [1], PARALLEL).message is None
+    assert decode_parallel(tokenizer, b"\xff", KEY, [1], PARALLEL).reason == "the text is not UTF-8"
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_edited_texts_give_the_message_or_none(tokenizer, sent, data):
+    text = list(sent.text)
+    for _ in range(data.draw(st.integers(1, 6))):
+        text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.sampled_from("abcdeh "))
+    found = decode_parallel(tokenizer, "".join(text).encode(), KEY, [1], PARALLEL)
+    assert found.message in (None, b"user 4711")
+
+
+def test_one_changed_token_is_corrected(channel, tokenizer, sent):
+    tokens = list(sent.tokens)
+    corrected = 0
+    for place in range(8, 16):
+        for other in range(len(LETTERS)):
+            changed = [*tokens[:place], other, *tokens[place + 1 :]]
+            text = channel.source.vocabulary.text(tuple(changed))
+            if other != tokens[place] and tokenise(tokenizer, text.decode()) == changed:
+                assert decode_parallel(tokenizer, text, KEY, [1], PARALLEL).message == b"user 4711"
+                corrected += 1
+                break
+    assert corrected > 4
+
+
+def test_a_cut_text_has_no_message(channel, tokenizer, sent):
+    cut = channel.source.vocabulary.text(sent.tokens[: len(sent.tokens) // 2])
+    assert decode_parallel(tokenizer, cut, KEY, [1], PARALLEL).message is None
+
+
+def test_too_long_a_message_is_refused(channel):
+    with pytest.raises(ValueError, match="with 8 parity bytes at most 247 are possible"):
+        embed(channel, bytes(300), KEY, 0)
+    with pytest.raises(ValueError, match="tokens, 8 are allowed; allow more blocks"):
+        embed(channel, b"user", KEY, 0, limits=Limits(max_blocks=1))
+
+
+@pytest.mark.parametrize("blocks", [20, 40])
+def test_too_long_a_message_is_told_how_long_it_may_be(channel, blocks):
+    with pytest.raises(ValueError, match=r"a message of [0-9]+ bytes fits, or allow more blocks") as refused:
+        embed(channel, bytes(200), KEY, 0, limits=Limits(max_blocks=blocks))
+    fits = int(re.search(r"message of (\d+) bytes", str(refused.value)).group(1))
+    keys = MessageKeys(KEY, 0, "parallel")
+    per_step = int(message_mask(PARALLEL).sum())
+    steps = [
+        len(coded_bits(encode_frame(make_frame(bytes(size), keys.check), PARALLEL.parity), keys, per_step))
+        for size in (fits, fits + 1)
+    ]
+    allowed = blocks * channel.settings.block_length // PARALLEL.positions
+    assert steps[0] <= allowed < steps[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"positions": 12}, "a power of two is needed"),
+        ({"positions": 64}, "reads at most 40 tokens"),
+        ({"hash_bits": 0}, "a number from 1 to 8"),
+        ({"effective_tokens": 0.5}, "a number of at least 1"),
+        ({"bit_error": 0.0}, "a number above 0"),
+        ({"parity": 200}, "a number from 0 to 128"),
+    ],
+)
+def test_settings_out_of_range(channel, change, reason):
+    with pytest.raises(ValueError, match=reason):
+        open_channel(channel.source.lm, "", Settings(**{**PARALLEL.__dict__, **change}))
+
+
+def test_uniform_draws_stay_inside_the_interval():
+    draw = uniforms(MessageKeys(KEY, 0, "parallel").stream("choices"))
+    values = np.array([draw() for _ in range(2000)])
+    assert ((values > 0) & (values < 1)).all()
+    assert values.mean() == pytest.approx(0.5, abs=0.03)
+
+
+def test_command_line_decodes_without_a_model(folder, tmp_path, capsysbinary, monkeypatch):
+    key, alone, text = tmp_path / "secret.key", tmp_path / "tokenizer", tmp_path / "text.txt"
+    save_key(KEY, key)
+    flags = ["--scheme", "parallel", "--positions", "8", "--hash-bits", "2", "--effective-tokens", "8"]
+    flags += ["--bit-error", "0.05", "--key", str(key)]
+    assert main(["embed", *flags, "--model", str(folder), "--prompt", "the year", "--message", "user"]) == 0
+    out, err = capsysbinary.readouterr()
+    assert b"nonce 0: 32 bits, 72 with the frame" in err
+    assert b"TV to the law of plain parallel sampling at most 1 (97.5 % confidence)" in err
+    text.write_bytes(out)
+    alone.mkdir()
+    shutil.copy(folder / "tokenizer.json", alone)
+
+    def refuse(*arguments, **options):
+        raise AssertionError("a language model was loaded")
+
+    monkeypatch.setattr(commands, "load_lm", refuse)
+    assert main(["decode", *flags, "--model", str(alone), str(text)]) == 0
+    assert capsysbinary.readouterr().out == b"user"
+    text.write_bytes(b"the year is the year" * 9)
+    assert main(["decode", *flags, "--model", str(alone), str(text)]) == 3
+    assert main(["embed", *flags, "--prompt", "", "--message", "user", "--law", str(tmp_path / "law")]) == 2
+    assert b"needs no model and no law" in capsysbinary.readouterr().err

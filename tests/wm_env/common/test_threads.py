@@ -1,0 +1,113 @@
+"""The numbers of a model must not depend on how many threads torch may use."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from relative_files import write_encoder
+from transformers import BertConfig, BertForMaskedLM
+
+from wm_env.common.threads import side_by_side, torch_threads
+from wm_env.lm.models.llada import MaskedLM
+from wm_env.lm.models.load import load_lm
+from wm_env.lm.pools.candidates import forward_rows, make_pools, passes_at_once
+from wm_env.lm.pools.settings import PoolSettings
+from wm_env.lm.text import token_bytes
+
+
+@pytest.fixture(scope="module")
+def lm() -> MaskedLM:
+    """The embedded model: the products of smaller ones are not divided among threads."""
+    return load_lm("mini")
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_a_pass_is_the_same_with_any_number_of_threads(lm: MaskedLM, rows: int) -> None:
+    canvas = torch.arange(1000, 1000 + 53 * rows).reshape(rows, 53)
+    found, plain = [], []
+    for threads in (1, 2, 3, 4, 6, 8):
+        torch.set_num_threads(threads)
+        found.append(lm.log2_probs(canvas, 50, 4.0))
+        plain.append(lm.logits_at(lm.network, canvas, 50))
+    assert all(torch.equal(found[0], other) for other in found)
+    # Without that care they differ, so the test can fail.
+    assert not all(torch.equal(plain[0], other) for other in plain)
+
+
+def test_pools_are_the_same_with_any_number_of_passes_at_once(lm: MaskedLM) -> None:
+    contexts = np.stack([np.arange(start, start + 9) for start in (700, 800, 900)])
+    settings = PoolSettings("top", 2, 5, 4.0, 6, 4)
+    pools = []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        assert passes_at_once(lm) == threads
+        pools.append(make_pools(lm, token_bytes(lm.tokenizer), contexts, settings))
+    for one, other in zip(*pools, strict=True):
+        assert np.array_equal(one.tokens, other.tokens)
+        assert np.array_equal(one.log2_prob, other.log2_prob)
+
+
+def test_passes_are_given_in_order_and_keep_their_canvases(lm: MaskedLM) -> None:
+    torch.set_num_threads(3)
+    canvases = torch.arange(2000, 2000 + 7 * 6).reshape(7, 6)
+    parts = list(forward_rows(lm, canvases, 4, 1.0, 2))
+    assert [(part.start, part.stop) for part, _ in parts] == [(0, 2), (2, 4), (4, 6), (6, 7)]
+    for part, law in parts:
+        padded = torch.cat([canvases[part], canvases[part][-1:].expand(2 - len(law), -1)])
+        assert torch.equal(law, lm.log2_probs(padded, 4, 1.0)[: len(law)])
+
+
+def test_no_canvases_are_no_pass(lm: MaskedLM) -> None:
+    torch.set_num_threads(3)
+    assert list(forward_rows(lm, torch.empty(0, 6, dtype=torch.int64), 4, 1.0, 2)) == []
+
+
+def test_an_encoder_is_run_by_one_thread(tmp_path) -> None:
+    torch.manual_seed(0)
+    shape = {"vocab_size": 261, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    encoder = load_lm(write_encoder(tmp_path, BertForMaskedLM(BertConfig(**shape, intermediate_size=48)).eval()))
+    torch.set_num_threads(3)
+    assert passes_at_once(encoder) == 1
+    assert sum(len(law) for _, law in forward_rows(encoder, torch.full((5, 6), 7), 4, 1.0, 2)) == 5
+
+
+def test_the_setting_is_what_it_was(lm: MaskedLM) -> None:
+    torch.set_num_threads(3)
+    with torch_threads(1):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 3
+    with pytest.raises(ValueError, match="position"):
+        list(forward_rows(lm, torch.full((6, 4), 7), 9, 1.0, 2))
+    assert torch.get_num_threads() == 3
+
+
+def test_side_by_side_runs_each_call_with_one_thread_and_no_more_than_asked() -> None:
+    torch.set_num_threads(3)
+    started: list[int] = []
+
+    def call(number: int) -> tuple[int, int]:
+        started.append(number)
+        return number, torch.get_num_threads()
+
+    results = side_by_side((lambda number=number: call(number) for number in range(7)), 3)
+    assert next(results) == (0, 1)
+    assert set(started) <= {0, 1, 2, 3}
+    assert list(results) == [(number, 1) for number in range(1, 7)]
+    assert sorted(started) == list(range(7))
+    assert torch.get_num_threads() == 3
+
+
+def test_who_stops_early_gets_the_setting_back() -> None:
+    torch.set_num_threads(3)
+    results = side_by_side((lambda number=number: number for number in range(9)), 2)
+    assert next(results) == 0
+    results.close()
+    assert torch.get_num_threads() == 3

@@ -1,0 +1,80 @@
+"""A receiver on another stack: the right message or none, and the stack by name; never a wrong message."""
+
+import dataclasses
+
+import pytest
+import torch
+import transformers
+from ascii_lm import write_ascii_lm
+
+from polar import __main__ as command
+from polar.text.channel import Settings, open_channel
+from polar.text.decoding import decode
+from polar.text.embedding import embed_with_retries
+from polar.text.keys import Key, save_key
+from wm_env.lm.models.load import load_lm
+from wm_env.lm.models.stack import stack_of
+
+KEY = Key(bytes(range(32)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_ascii_lm(tmp_path_factory.mktemp("lm"))
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """The same tokenizer, other weights."""
+    return write_ascii_lm(tmp_path_factory.mktemp("other"), scale=0.51)
+
+
+def test_a_stack_is_named_by_all_that_matters(folder, other):
+    stack = stack_of(load_lm(folder))
+    assert (stack.dtype, stack.torch) == ("float32", torch.__version__)
+    assert stack.transformers == transformers.__version__
+    assert stack == stack_of(load_lm(folder))
+    for changed in (stack_of(load_lm(other)), stack_of(load_lm(folder, dtype=torch.bfloat16))):
+        assert changed.fingerprint != stack.fingerprint
+    for field in dataclasses.fields(stack):
+        assert dataclasses.replace(stack, **{field.name: "another"}).fingerprint != stack.fingerprint
+        if field.name not in ("model", "tokenizer"):
+            assert getattr(stack, field.name) in str(stack)
+    assert stack.model[:12] in str(stack)
+
+
+@pytest.mark.parametrize("scheme", ["stream", "block"])
+@pytest.mark.parametrize("kind", ["other weights", "bfloat16"])
+def test_another_stack_never_reads_another_message(folder, other, scheme, kind):
+    settings = Settings(scheme=scheme, candidates=16)
+    receiver = load_lm(other) if kind == "other weights" else load_lm(folder, dtype=torch.bfloat16)
+    sender = open_channel(load_lm(folder), "the tide", settings)
+    found = []
+    for number in range(6 if scheme == "stream" else 2):
+        message = bytes([number, 255 - number])
+        sent = embed_with_retries(sender, message, KEY, range(4 * number, 4 * number + 4))
+        text = sent.text.encode()
+        assert decode(sender, text, KEY, [sent.nonce]).message == message
+        read = decode(open_channel(receiver, "the tide", settings), text, KEY, [sent.nonce])
+        assert read.message in (None, message)
+        found.append(read.message)
+    if kind == "other weights":
+        assert set(found) == {None}
+
+
+def test_both_ends_are_named(folder, other, tmp_path, capsysbinary):
+    def run(*arguments):
+        code = command.main([str(argument) for argument in arguments])
+        out, err = capsysbinary.readouterr()
+        return code, out, err.decode()
+
+    key = tmp_path / "secret.key"
+    save_key(KEY, key)
+    code, text, err = run("embed", "--key", key, "--model", folder, "--prompt", "the tide", "--message-bits", "1011")
+    assert code == 0
+    assert f"written with {stack_of(load_lm(folder))}" in err
+    (tmp_path / "text").write_bytes(text)
+    code, out, err = run("decode", "--key", key, "--model", other, "--prompt", "the tide", tmp_path / "text")
+    assert (code, out) == (3, b"")
+    assert f"read with {stack_of(load_lm(other))}" in err
+    assert "law file" in err

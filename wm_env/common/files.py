@@ -1,0 +1,310 @@
+"""Files that are written whole or not at all, and fingerprints that name their content."""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wm_env.common.json_values import parse_json, read_as
+
+MOST_BYTES = 1 << 26
+"""Most that is read at once, 64 MiB: a device or a pipe may have no end."""
+
+
+def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o666) -> None:
+    """Call `write` on a temporary neighbour of `path`, then rename it onto `path`.
+
+    A reader sees the old file or the new one, never a part, also after a loss of power; once this returns, the new one
+    is on the disk. Missing parent folders are made. Where `path` is a link, the file that it names is written, and the
+    link stays one. `mode` is that of the file, less the umask, as for `os.open`.
+
+    Raises:
+        OSError: the folder cannot be written, or a folder or device has this name; nothing is left behind, no new
+            folder either.
+    """
+    target = _output_target(path, "give another name")
+    made = make_folder(target.parent)
+    try:
+        _replace(target, write, mode)
+    except BaseException:
+        # The first that somebody has put something into ends it.
+        with suppress(OSError):
+            for folder in made:
+                folder.rmdir()
+        raise
+
+
+def _replace(target: Path, write: Callable[[Path], object], mode: int) -> None:
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        with naming(target):
+            write(temporary)
+            _sync(temporary)
+        # mkstemp makes private files; give this one the mode that open() would have.
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(mode & ~mask)
+        temporary.replace(target)
+        sync_folder(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> list[Path]:
+    """Make a folder and the parents that it lacks, on the disk before this returns.
+
+    Returns:
+        Those that it made, the innermost first.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in missing:
+        sync_folder(place.parent)
+    return missing
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names of the files in `folder` are on the disk, where its file system can wait for that.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    try:
+        with naming(folder):
+            _sync(folder)
+    except PermissionError:
+        # Files can be made in a folder that cannot be opened, one without read permission: wait for all disks.
+        os.sync()
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Within the context errors of the operating system that name no file, as on a full disk, name `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.strerror is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def is_open_as(handle: int, path: Path) -> bool:
+    """Whether `path` names the file or folder that `handle` has open: it may have been removed, or replaced, since."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except OSError:
+        return False
+
+
+def link_target(path: Path) -> Path:
+    """The absolute path of the file that `path` names once all links are followed, whether there is one or not."""
+    return Path(os.path.realpath(path))
+
+
+def check_output(path: Path, advice: str) -> None:
+    """Check that `write_atomically` can write `path`, before the work that its content takes.
+
+    Args:
+        path: what is to be written later.
+        advice: what to do instead, the end of the error.
+
+    Raises:
+        OSError: it cannot.
+    """
+    check_writable(_output_target(path, advice).parent, advice)
+
+
+def _output_target(path: Path, advice: str) -> Path:
+    """`link_target(path)`; FileExistsError if a folder or a device is there."""
+    target = link_target(path)
+    if target.exists() and not target.is_file():
+        raise FileExistsError(f"{path} is no file that can be written: {advice}")
+    return target
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8, whole or not at all."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON with a final newline, whole or not at all.
+
+    Raises:
+        ValueError: `value` holds a NaN or an infinity, which JSON cannot say.
+    """
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Within the context errors of opening or reading `path` become one line that says what is wrong with it.
+
+    Raises:
+        OSError: there is no such file, it is a folder, or it cannot be read.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise IsADirectoryError(f"{path} is a folder: name a file") from None
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise type(error)(f"{path} cannot be read: {error.strerror}") from None
+
+
+def read_file(path: Path, most: int = MOST_BYTES) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        OSError: there is none, it is a folder, or it cannot be read; one line that says which.
+        ValueError: it has more than `most` bytes.
+    """
+    with reading(path), path.open("rb") as file:
+        return read_all(file, str(path), most)
+
+
+def read_all(file: BinaryIO, name: str, most: int = MOST_BYTES) -> bytes:
+    """The bytes from here to the end of `file`.
+
+    Raises:
+        OSError: they cannot be read.
+        ValueError: they are more than `most`; `name` says what is read.
+    """
+    content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"{name} has more than {most:,} bytes, or no end: give less")
+    return content
+
+
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
+    """The text of a UTF-8 file, as it is.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not UTF-8, or has more than `most` bytes.
+    """
+    try:
+        return read_file(path, most).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not JSON, or no object, or has more than `MOST_BYTES`.
+    """
+    return read_as(dict[str, Any], parse_json(read_file(path), path), path)
+
+
+def encoded(text: str, name: str) -> bytes:
+    """`text` as UTF-8. What a command line could not decode ends up in it as halves of surrogate pairs.
+
+    Raises:
+        ValueError: it holds such a half; `name` says what the text is.
+    """
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} is not UTF-8 text (character {error.start + 1}): give it in a UTF-8 file") from None
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, for a message of one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def check_writable(folder: Path, advice: str) -> None:
+    """Check that files can be made in `folder`, or in the nearest of its parents that exists.
+
+    Args:
+        folder: where something is to be written later.
+        advice: what to do instead, the end of the error.
+
+    Raises:
+        PermissionError: they cannot, or a file is in the way.
+    """
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    try:
+        # Permissions do not tell all: file systems may be read-only, or not for files.
+        tempfile.TemporaryFile(dir=existing).close()
+    except OSError:
+        raise PermissionError(f"{existing} cannot be written: {advice}") from None
+
+
+@contextmanager
+def locked_folder(folder: Path, advice: str) -> Iterator[None]:
+    """Within the context an existing folder is this process's alone. It may be removed within the context.
+
+    Args:
+        folder: the folder.
+        advice: what to do if it is in use, the end of the error.
+
+    Raises:
+        BlockingIOError: it is another process's.
+        OSError: it cannot be opened.
+    """
+    in_use = BlockingIOError(f"{folder} is in use by another process: {advice}")
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise in_use from None
+        if not is_open_as(handle, folder):
+            # Its owner removed it between the two calls.
+            raise in_use
+        yield
+    finally:
+        os.close(handle)
+
+
+def check_seed(seed: int) -> None:
+    """Check that 0 <= seed < 2^32, what every generator takes.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"seed={seed}: an integer from 0 to 2^32 - 1 is needed")
+
+
+def fingerprint(arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> str:
+    """SHA-256 (64 hex digits) of named arrays and JSON metadata, independent of their order and of the file format."""
+    digest = hashlib.sha256()
+    digest.update(json.dumps(dict(meta), sort_keys=True, ensure_ascii=False).encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

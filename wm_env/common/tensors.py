@@ -1,0 +1,107 @@
+"""Named arrays with JSON metadata in one safetensors file, with a kind and a version that are checked on reading."""
+
+import errno
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from wm_env.common.files import fingerprint, first_line
+
+Arrays = dict[str, NDArray[Any]]
+
+_HEADER = "covert-watermark"
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """What a file says it is: a kind in words and a version that rises with every incompatible change."""
+
+    kind: str
+    version: int
+
+
+def write_tensors(path: Path, file_format: FileFormat, arrays: Mapping[str, NDArray[Any]], meta: Any) -> None:
+    """Write `arrays` and `meta` (JSON types, no NaN) to `path`; equal content gives equal bytes.
+
+    Raises:
+        OSError: it cannot be written, such as on a full disk.
+    """
+    content = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    stored = json.loads(json.dumps(meta, allow_nan=False))
+    header = {
+        "kind": file_format.kind,
+        "version": file_format.version,
+        "fingerprint": fingerprint(content, {"meta": stored}),
+        "meta": stored,
+    }
+    # One entry, because safetensors does not keep the order of several.
+    with disk_errors(path):
+        save_file(content, path, metadata={_HEADER: json.dumps(header, sort_keys=True)})
+
+
+@contextmanager
+def disk_errors(path: Path, raised: type[Exception] = SafetensorError) -> Iterator[None]:
+    """Within the context what a library written in Rust cannot write to `path` is an OSError, as from Python's own.
+
+    Args:
+        path: the file.
+        raised: what the library raises instead; by default what safetensors does.
+    """
+    try:
+        yield
+    except raised as error:
+        failure = OSError(f"{path.parent} cannot be written ({first_line(error)}): make room, or name another folder")
+        failure.errno = errno.EIO  # a failure of the system, not a wrong path
+        raise failure from None
+
+
+def read_tensors(path: Path, file_format: FileFormat) -> tuple[Arrays, Any]:
+    """Read what `write_tensors` wrote.
+
+    Raises:
+        FileNotFoundError, IsADirectoryError: no such file.
+        ValueError: the file is damaged, cut short or changed, is of another kind or of another version.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, not a file of kind {file_format.kind}")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such {file_format.kind} file")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = json.loads((file.metadata() or {}).get(_HEADER, "{}"))
+            kind = header.get("kind") if isinstance(header, dict) else None
+            if kind != file_format.kind:
+                raise ValueError(f"{path} is no {file_format.kind} file{f' but one of {kind!r}' if kind else ''}")
+            if header["version"] != file_format.version:
+                raise ValueError(
+                    f"{path} has format version {header['version']}, this program reads {file_format.version}: "
+                    "make it again"
+                )
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
+    except (SafetensorError, KeyError, json.JSONDecodeError, RecursionError, OSError) as error:
+        raise unreadable(path, file_format.kind, error) from None
+    if fingerprint(arrays, {"meta": header.get("meta")}) != header.get("fingerprint"):
+        raise ValueError(
+            f"{path} was changed after it was written (fingerprint differs): make it again or copy it again"
+        )
+    return arrays, header.get("meta")
+
+
+def unreadable(path: Path, kind: str, error: Exception) -> ValueError:
+    """What to raise for a file of `kind` that safetensors refused with `error`: it is something else, or damaged.
+
+    A safetensors file begins with the length of its JSON header in eight bytes; then comes the brace of the header.
+    """
+    with path.open("rb") as file:
+        start = file.read(9)
+    if len(start) == 9 and not start.endswith(b"{"):
+        return ValueError(f"{path} is no {kind} file")
+    return ValueError(f"{path} is damaged or cut short ({first_line(error)}): make it again or copy it again")

@@ -1,0 +1,1 @@
+"""Building a state tree: `python -m wm_env.lm.build`."""

@@ -1,0 +1,117 @@
+"""Load a masked language model by its name: LLaDA, Dream or an encoder; its config.json says which.
+
+No remote code is run: `config.json` is read as data, tensors come from safetensors files, and the network is one of
+transformers' own classes.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from transformers import PreTrainedTokenizerFast
+
+from wm_env.common.files import first_line, read_json
+from wm_env.common.json_values import read_as
+from wm_env.lm.models.dream import load_dream
+from wm_env.lm.models.encoder import is_encoder, load_encoder
+from wm_env.lm.models.llada import MaskedLM, load_llada
+from wm_env.lm.models.weights import read_tokenizer
+
+EMBEDDED = Path(__file__).parents[1] / "mini"
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def load_lm(source: str | Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> MaskedLM:
+    """Load a masked language model; its config.json says which kind.
+
+    LLaDA (LLaDA-8B-Base, -Instruct, LLaDA-1.5, and what else has their format), Dream (`wm_env.lm.models.dream`), and
+    the classes that transformers knows as `AutoModelForMaskedLM` (`wm_env.lm.models.encoder`).
+
+    Args:
+        source: "mini" for the model that ships with the package, a folder, or a hub id "owner/name". From the hub only
+            JSON, text and safetensors files are fetched.
+        device: where the network lives, e.g. "cpu" or "cuda:0".
+        dtype: torch.float32 or torch.bfloat16.
+
+    Raises:
+        ValueError: the model is unknown, its configuration, tensors or tokenizer are not what is implemented here, or
+            torch cannot compute on the device.
+        OSError: files are missing or cannot be fetched.
+    """
+    if dtype not in (torch.float32, torch.bfloat16):
+        raise ValueError(f"dtype must be torch.float32 or torch.bfloat16, got {dtype}")
+    device = checked_device(device)
+    folder = _find(source)
+    values = _read_config(folder)
+    kind = read_as(str, values.get("model_type", "llada"), folder / "config.json", "model_type")
+    if kind == "Dream":
+        return load_dream(folder, values, str(source), device, dtype)
+    if is_encoder(values):
+        return load_encoder(folder, values, str(source), device, dtype)
+    if kind != "llada":
+        raise ValueError(
+            f"{folder / 'config.json'}: model_type {kind!r} with architectures "
+            f"{values.get('architectures')!r} is not read; LLaDA, Dream and the ForMaskedLM classes of transformers are"
+        )
+    return load_llada(folder, values, str(source), device, dtype)
+
+
+def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model that `load_lm` knows under the same name, without its weights.
+
+    Raises:
+        ValueError: the model is unknown, or its tokenizer is damaged.
+        OSError: the file is missing or cannot be fetched.
+    """
+    return read_tokenizer(_find(source, ["*.json", "merges.txt"]))
+
+
+def checked_device(name: str) -> str:
+    """`name`, if torch can compute there; "cuda" is the GPU that torchrun means for this process.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if not isinstance(name, str) or name.split(":")[0] in ("", "meta"):
+        raise ValueError(f"device {name!r} holds no numbers: name one such as cpu or cuda:0")
+    if name == "cuda":
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {name!r} cannot be used here: {first_line(error)}") from None
+    return name
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """The object in `folder`/config.json, read as plain JSON.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it is not JSON.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no config.json; give the folder of a checkpoint")
+    return read_json(path)
+
+
+def _find(source: str | Path, wanted: Sequence[str] = ("*.json", "*.safetensors", "merges.txt")) -> Path:
+    if not isinstance(source, str | Path) or source == "":
+        raise ValueError(f"unknown model {source!r}: give mini, the folder of a checkpoint, or a hub id owner/name")
+    if source == "mini":
+        return EMBEDDED
+    if Path(source).is_dir():
+        return Path(source)
+    name = str(source)
+    if not (isinstance(source, str) and _HUB_ID.fullmatch(name)):
+        raise ValueError(f"unknown model {name!r}: give mini, the folder of a checkpoint, or a hub id owner/name")
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(wanted)))
+    except Exception as error:  # the hub client and its transports raise dozens of unrelated classes
+        raise OSError(f"{name!r} is no folder and could not be fetched from the hub: {first_line(error)}") from None

@@ -1,0 +1,36 @@
+"""The laws of several masked tokens at once: what a masked-diffusion model says before any of them is committed."""
+
+import torch
+from torch import Tensor
+
+from wm_env.common.threads import torch_threads
+from wm_env.lm.models.llada import MaskedLM, llada_logits
+
+
+@torch.no_grad()
+def marginals(lm: MaskedLM, context: tuple[int, ...], count: int, temperature: float) -> Tensor:
+    """p_tau(x_t | context, `count` masks) for every one of the masks, the ids of `lm.banned` left out.
+
+    For LLaDA this is one forward pass. Other models have heads of their own, and are asked for one mask a pass.
+
+    Args:
+        lm: the model.
+        context: token ids before the masks; with the masks at most `lm.max_length`.
+        count: number of masks, n.
+        temperature: tau > 0.
+
+    Returns:
+        (n, V) float64 on the CPU; each row sums to 1.
+
+    Raises:
+        ValueError: as `MaskedLM.log2_probs`.
+    """
+    canvas = torch.tensor([context + (lm.mask_id,) * count])
+    positions = range(len(context), canvas.shape[1])
+    if lm.logits_at is not llada_logits or count == 1:
+        rows = [lm.log2_probs(canvas, position, temperature)[0] for position in positions]
+        return torch.exp2(torch.stack(rows)).cpu()
+    lm.check_canvas(canvas)
+    with torch_threads(1):
+        hidden = lm.network.model(canvas.to(lm.banned.device), use_cache=False).last_hidden_state
+        return torch.exp2(lm.log2_law(lm.network.lm_head(hidden[0, -count:]), temperature)).cpu()

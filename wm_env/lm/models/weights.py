@@ -1,0 +1,111 @@
+"""Checkpoint folders: `config.json`, the tokenizer and the tensors of safetensors files, read as data.
+
+No code of a checkpoint is ever run and nothing is unpickled, so a folder from a stranger can at worst be refused.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
+
+from wm_env.common.files import first_line, read_json
+from wm_env.common.tensors import unreadable
+
+
+def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer in `folder`/tokenizer.json; of Dream, which has none, that of vocab.json and merges.txt.
+
+    Raises:
+        OSError: there are no such files.
+        ValueError: they hold no tokenizer.
+    """
+    kind, file = PreTrainedTokenizerFast, "tokenizer.json"
+    if not (folder / file).is_file():
+        if not ((folder / "merges.txt").is_file() and read_json(folder / "config.json").get("model_type") == "Dream"):
+            raise FileNotFoundError(f"{folder} holds no {file}; the model cannot read text without it")
+        # Dream took over Qwen2's tokenizer, in Qwen2's format, with other added tokens.
+        kind, file = Qwen2Tokenizer, "vocab.json"
+    try:
+        return kind.from_pretrained(folder)
+    except Exception as error:  # the tokenizers library raises bare Exception on a malformed file
+        raise ValueError(f"{folder / file} is not a tokenizer: {first_line(error)}") from None
+
+
+def stored_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """All tensors of the folder's safetensors files, one at a time: the index's shards, or the single file.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: a file is damaged or none of safetensors, or the index is none.
+    """
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise ValueError(f"{index} has no weight_map")
+        files = sorted({str(file) for file in weight_map.values()})
+    else:
+        files = ["model.safetensors"]
+    for file in files:
+        path = folder / file
+        if path.parent != folder or not path.is_file():
+            raise FileNotFoundError(f"{folder} holds no {file}; the checkpoint is incomplete")
+        try:
+            with safe_open(path, framework="pt") as shard:
+                for name in shard.keys():  # noqa: SIM118 - safe_open is no mapping
+                    yield name, shard.get_tensor(name)
+        except SafetensorError as error:
+            raise unreadable(path, "safetensors", error) from None
+
+
+def tensor_digest(tensor: Tensor) -> str:
+    """Type, shape and SHA-256 of the content of a tensor as it is stored."""
+    content = tensor.contiguous().flatten().view(torch.uint8).numpy()
+    return f"{tensor.dtype} {tuple(tensor.shape)} {hashlib.sha256(content.data).hexdigest()}"
+
+
+def owned(tensor: Tensor, device: str | torch.device, dtype: torch.dtype) -> Tensor:
+    """A copy of a stored tensor in aligned memory of its own.
+
+    A tensor that is read from a file without conversion stays a view of the mapped file, which begins where the
+    file's header ends. Matrix kernels choose their order of summation by the address of their operands, so the same
+    weights behind a longer header would give other last bits.
+    """
+    return tensor.to(device=device, dtype=dtype, copy=True)
+
+
+def load_tensors(
+    network: nn.Module, names: Mapping[str, str], folder: Path, device: str, dtype: torch.dtype
+) -> dict[str, str]:
+    """Put the stored tensors into a network on device "meta"; returns their digests by stored name.
+
+    Args:
+        network: parameters and shapes; what `names` leaves out stays on "meta".
+        names: stored name -> the network's name of every tensor that must be there. Others must not.
+        folder: the checkpoint.
+        device: where the tensors go.
+        dtype: what they become.
+
+    Raises:
+        ValueError: a tensor is missing, unexpected or of another shape than config.json says.
+        OSError: a file is missing.
+    """
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    state: dict[str, Tensor] = {}
+    digests: dict[str, str] = {}
+    for name, tensor in stored_tensors(folder):
+        if name not in names or name in digests:
+            raise ValueError(f"{folder}: unexpected tensor {name!r}")
+        if tuple(tensor.shape) != shapes[names[name]]:
+            wanted = shapes[names[name]]
+            raise ValueError(f"{folder}: tensor {name!r} has shape {tuple(tensor.shape)}, config.json says {wanted}")
+        digests[name] = tensor_digest(tensor)
+        state[names[name]] = owned(tensor, device, dtype)
+    if missing := sorted(names.keys() - digests.keys()):
+        raise ValueError(f"{folder}: {len(missing)} tensors are missing, the first is {missing[0]!r}")
+    network.load_state_dict(state, strict=False, assign=True)
+    return digests

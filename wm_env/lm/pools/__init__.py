@@ -1,0 +1,1 @@
+"""The candidate blocks of a state: the likeliest, or keyed draws."""

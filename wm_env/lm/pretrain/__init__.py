@@ -1,0 +1,1 @@
+"""Pre-training of a small LLaDA: `python -m wm_env.lm.pretrain`."""
