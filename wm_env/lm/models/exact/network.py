@@ -42,7 +42,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wm_env.lm.models.exact.functions import LOG2_E, exp2_float32_, float32, rotary_tables
+from wm_env.lm.models.exact.functions import LOG2_E, exp2_float32_, float32, rotary_tables, sqrt
 from wm_env.lm.models.exact.guards import check_process, uncompiled
 from wm_env.lm.models.exact.products import Kind, NotExactError, Product, exact_kinds, operand
 from wm_env.lm.models.exact.quantise import W8, W24, Form, quantise
@@ -192,7 +192,7 @@ class ExactNetwork:
         """(M, 1) float64."""
         wide, t = q.to(torch.float64), step.to(torch.float64)
         mean = (t * t).mul_(wide.mul_(wide).sum(-1, keepdim=True)).mul_(1.0 / self.shape.width)
-        return torch.div(self._ones, mean.add_(self.shape.eps).sqrt_())
+        return torch.div(self._ones, sqrt(mean.add_(self.shape.eps)))
 
     def _rotated(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         first, second = x.chunk(2, -1)

@@ -108,7 +108,10 @@ class FloatSource:
     def matrix(self, *parts: tuple[str, str | None]) -> Matrix:
         """As in `Source`."""
         return _stacked(
-            [quantise_matrix(self.read(name), self.form, None if norm is None else self.read(norm)) for name, norm in parts]
+            [
+                quantise_matrix(self.read(name), self.form, None if norm is None else self.read(norm))
+                for name, norm in parts
+            ]
         )
 
     def vector(self, name: str) -> Tensor:
