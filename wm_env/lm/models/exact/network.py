@@ -142,7 +142,8 @@ class ExactNetwork:
     def _logits(self, canvas: Tensor, positions: list[int]) -> Tensor:
         rows = len(canvas) if self.device.type != "cpu" else max(1, _CACHED_TOKENS // canvas.shape[1])
         with torch.autocast(self.device.type, enabled=False):
-            parts = [self._at_head(self._hidden(part, positions)) for part in canvas.split(rows)]
+            starts = range(0, len(canvas), rows)
+            parts = [self._at_head(self._hidden(canvas[start : start + rows], positions)) for start in starts]
         return torch.cat(parts).view(len(canvas), len(positions), -1)
 
     def _hidden(self, canvas: Tensor, positions: list[int]) -> Tensor:
@@ -163,7 +164,7 @@ class ExactNetwork:
         length, width, groups = len(cosine), self.shape.head_width, self.shape.groups
         x, scale = self._norm(h)
         key_value = self._linear(layer.key_value, x, scale, layer.key_value_bias)
-        key, value = key_value.view(count, length, 2 * groups, width).split(groups, 2)
+        key, value = key_value.view(count, length, 2 * groups, width).chunk(2, 2)
         key = self._rotated(key, cosine, sine)
         if positions is not None:
             at = (torch.arange(count, device=self.device)[:, None] * length + positions).reshape(-1)
