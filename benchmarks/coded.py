@@ -21,8 +21,9 @@ with quitting_on_interrupt(__name__):
 
     from agents.planner.adaptive import plan_adaptive
     from agents.planner.coded import plan_coded
-    from polar.code.adaptive import AdaptivePoint, AdaptiveSettings, evaluate_adaptive
+    from polar.code.adaptive import AdaptiveSettings
     from polar.code.decoders import Knowledge, observations
+    from polar.evaluation.adaptive import AdaptivePoint, evaluate_adaptive
     from polar.evaluation.exact import EvaluationSettings, OperatingPoint, evaluate
     from polar.evaluation.run import load_run
     from wm_env.law import JointLaw

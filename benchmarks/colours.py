@@ -10,7 +10,7 @@ text decides. That makes all shifts independent, and the scheme less easy to see
 
 import numpy as np
 
-from wm_env.tree import Floats, Ints
+from wm_env.common.arrays import Floats, Ints
 
 MESSAGE_BITS = 32
 

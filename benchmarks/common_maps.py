@@ -20,10 +20,11 @@ with quitting_on_interrupt(__name__):
 
     from agents.planner.coded import plan_coded
     from agents.planner.word_maps import alike_states
+    from wm_env.common.arrays import Floats, Ints
     from wm_env.law import BlockLaw, symbol_label_probs
     from wm_env.theory.common_maps import common_map_success
     from wm_env.theory.limits import shared_key_success
-    from wm_env.tree import Floats, Ints, shipped_tree
+    from wm_env.tree import shipped_tree
 
 
 def main() -> None:

@@ -31,8 +31,8 @@ with quitting_on_interrupt(__name__):
     from polar.text.schemes.block import CIRCLE, PoolCode, make_code
     from wm_env.common.files import check_output, read_json, write_json
     from wm_env.common.json_values import entry, read_as
-    from wm_env.lm.models.llada import MaskedLM
     from wm_env.lm.models.load import load_lm
+    from wm_env.lm.models.masked_lm import MaskedLM
     from wm_env.lm.models.stack import stack_of
     from wm_env.lm.pools.candidates import SCORE_STEP, Pool, make_pools, score_steps
     from wm_env.lm.pools.settings import PoolSettings

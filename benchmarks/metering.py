@@ -16,7 +16,7 @@ from polar.text.keys import KeyStream, MessageKeys
 from polar.text.schemes import stream
 from polar.text.schemes.stream import Tokens
 from polar.text.sources import QuantisedLaw, drive, quantise
-from wm_env.lm.models.llada import MaskedLM
+from wm_env.lm.models.masked_lm import MaskedLM
 
 
 def clock_of(lm: MaskedLM) -> Callable[[], float]:

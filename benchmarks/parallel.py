@@ -31,10 +31,10 @@ with quitting_on_interrupt(__name__):
     from polar.text.schemes.parallel.step import draw_tokens, label_masses, read_bits, vocabulary_labels
     from polar.text.schemes.stream import Tokens
     from polar.text.sources import open_vocabulary
-    from wm_env.lm.models.llada import MaskedLM
+    from wm_env.common.arrays import Floats, Ints
     from wm_env.lm.models.load import load_lm
+    from wm_env.lm.models.masked_lm import MaskedLM
     from wm_env.lm.prompts import read_prompts
-    from wm_env.tree import Floats, Ints
 
 POSITIONS = (8, 16, 32, 64)
 

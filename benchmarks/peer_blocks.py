@@ -26,9 +26,10 @@ from polar.code.construction import chain_entropies
 from polar.code.key_schedule import KeySchedule
 from polar.evaluation.covertness import message_laws
 from polar.evaluation.exact import design_codes, error_rates
+from wm_env.common.arrays import Floats
 from wm_env.information import entropy, total_variation
 from wm_env.law import JointLaw, add_rows, advance, state_reach
-from wm_env.tree import Floats, StateTree
+from wm_env.tree import StateTree
 
 Knowledge = Literal["state", "law"]
 """The receiver knows the state of the block, or no more than the law of states (and the symbol that it received)."""

@@ -22,8 +22,8 @@ from polar.text.schemes import block, stream
 from polar.text.schemes.stream import Tokens
 from polar.text.sources import QuantisedLaw, drive, open_vocabulary
 from wm_env.information import entropy
-from wm_env.lm.models.llada import MaskedLM
 from wm_env.lm.models.load import load_lm
+from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.pools.candidates import Pool
 from wm_env.lm.prompts import read_prompts
 

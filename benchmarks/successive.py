@@ -26,8 +26,8 @@ with quitting_on_interrupt(__name__):
     from polar.code.memoryless import decode, draw_states, encode
     from polar.code.successive import conditional_llrs, decide
     from polar.code.transform import polar_transform
+    from wm_env.common.arrays import Ints
     from wm_env.theory.capacity import block_law, pair_cover, partition_assignment
-    from wm_env.tree import Ints
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ With the colour as the label, U is a function of X that is injective in every st
 import numpy as np
 from numpy.typing import NDArray
 
-from wm_env.tree import Ints, TreeBlock
+from wm_env.common.arrays import Ints
+from wm_env.tree import TreeBlock
 
 
 def colour_candidates(block: TreeBlock) -> Ints:

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from wm_env.common import checks as arguments
+from wm_env.common.arrays import Floats
 from wm_env.common.files import first_line, write_atomically
 from wm_env.common.tensors import FileFormat, read_tensors, write_tensors
-from wm_env.tree import Floats, StateTree
+from wm_env.tree import StateTree
 
 LAW_FORMAT = FileFormat(kind="covert-watermark law", version=1)
 

@@ -5,7 +5,8 @@ from scipy.optimize import brentq
 from scipy.special import softmax
 from scipy.stats import entropy as scipy_entropy
 
-from wm_env.tree import Floats, Ints, StateTree, TreeBlock, TreeMeta, check_tree, number_symbols
+from wm_env.common.arrays import Floats, Ints
+from wm_env.tree import StateTree, TreeBlock, TreeMeta, check_tree, number_symbols
 
 
 def synthetic_tree(

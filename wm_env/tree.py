@@ -17,14 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wm_env.common import checks as arguments
+from wm_env.common.arrays import Floats, Ints
 from wm_env.common.files import fingerprint, first_line, write_atomically
 from wm_env.common.json_values import read_as
 from wm_env.common.tensors import Arrays, FileFormat, read_tensors, write_tensors
 
 TREE_FORMAT = FileFormat(kind="covert-watermark tree", version=1)
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,11 @@ from torch import Tensor
 from agents.planner.coded import slotted_channel, wrong_mass
 from agents.planner.word_maps import alike_states, map_words
 from wm_env.coded import label_bits
+from wm_env.common.arrays import Floats, Ints
 from wm_env.information import total_variation
 from wm_env.law import JointLaw, roll_out, state_reach
 from wm_env.optimum import COST_RESOLUTION, check_budget
-from wm_env.tree import Floats, Ints, StateTree, TreeBlock, number_paths
+from wm_env.tree import StateTree, TreeBlock, number_paths
 
 _ROUNDING = 1e-12
 

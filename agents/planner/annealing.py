@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wm_env.tree import Floats, Ints
+from wm_env.common.arrays import Floats, Ints
 
 _PAIRS = 0.6
 _OCCUPIED = 0.02

@@ -19,12 +19,13 @@ from agents.planner.placement import place
 from agents.planner.schedules import slot_channel
 from agents.planner.word_maps import alike_states, map_words, pack_words, sharing_states, word_loads
 from wm_env.coded import coded_law
+from wm_env.common.arrays import Floats, Ints
 from wm_env.information import law_totals
 from wm_env.law import BlockLaw, JointLaw, roll_out, state_reach
 from wm_env.optimum import check_budget
 from wm_env.problem import make_objective
 from wm_env.theory.limits import distance_masses
-from wm_env.tree import Floats, Ints, StateTree
+from wm_env.tree import StateTree
 
 _SLOT_BITS = 4
 _CHUNK = 512

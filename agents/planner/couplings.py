@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.planner.word_maps import word_loads
-from wm_env.tree import Floats, Ints
+from wm_env.common.arrays import Floats, Ints
 
 _ROUNDING = 1e-13
 _TIE_BREAK = 1e-9

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.planner.couplings import wrong_bits
+from wm_env.common.arrays import Floats, Ints
 from wm_env.theory.limits import distance_masses
-from wm_env.tree import Floats, Ints
 
 _ROUNDING = 1e-13
 _SWEEPS = 2

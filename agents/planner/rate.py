@@ -8,9 +8,10 @@ from torch import Tensor
 
 from wm_env.coded import label_bits
 from wm_env.colouring import colour_candidates, fewest_colours
+from wm_env.common.arrays import Ints
 from wm_env.law import JointLaw, roll_out
 from wm_env.optimum import solve
-from wm_env.tree import Ints, StateTree
+from wm_env.tree import StateTree
 
 
 @dataclass(frozen=True)

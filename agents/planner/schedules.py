@@ -16,7 +16,7 @@ import numpy as np
 
 from agents.planner.couplings import lend
 from agents.planner.word_maps import word_loads
-from wm_env.tree import Floats, Ints
+from wm_env.common.arrays import Floats, Ints
 
 _ROUNDING = 1e-13
 _FAR = 0.2

@@ -10,8 +10,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from agents.planner.annealing import anneal, number_members
+from wm_env.common.arrays import Floats, Ints
 from wm_env.theory.limits import best_partition
-from wm_env.tree import Floats, Ints
 
 
 def sharing_states(pmf: Floats, seen: Ints) -> Ints:

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from polar.code.construction import BlockCode
 from wm_env.coded import label_given_word, word_channel, word_values
+from wm_env.common.arrays import Floats, Ints
 from wm_env.law import BlockLaw
-from wm_env.tree import Floats, Ints
 
 _MOST_NUMBERS = 1 << 23
 """Of a table as large as the caller likes so many numbers are held at once: 64 MB, of which ten at most are needed."""

@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from wm_env.common.arrays import Floats
 from wm_env.information import entropy
-from wm_env.tree import Floats
 
 NODES_AT_ONCE = 256
 """Positions that one sparse product handles; bounds the memory of a step."""

@@ -23,10 +23,10 @@ from torch import Tensor
 
 from polar.code.density_evolution import Polarisation, polarise
 from polar.code.successive import CERTAIN
+from wm_env.common.arrays import Floats
 from wm_env.common.files import fingerprint, write_atomically
 from wm_env.common.tensors import FileFormat, read_tensors, write_tensors
 from wm_env.law import BlockLaw, symbol_label_probs
-from wm_env.tree import Floats
 
 Bools = NDArray[np.bool_]
 

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from polar.code.index_sets import Bools, IndexSets, TokenCode
 from polar.code.successive import decide, fill
 from polar.code.transform import label_words, polar_transform
+from wm_env.common.arrays import Floats, Ints
 from wm_env.law import BlockLaw
-from wm_env.tree import Floats, Ints
 
 Bits = NDArray[np.uint8]
 

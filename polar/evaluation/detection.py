@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from wm_env.tree import Floats
+from wm_env.common.arrays import Floats
 
 _DIGITS = 9
 """Decimals to which log-likelihood ratios are compared, so that rounding makes no difference of equal ones."""

@@ -28,8 +28,9 @@ from polar.code.key_schedule import KeySchedule, Surplus, key_bits_of
 from polar.evaluation.covertness import message_laws, message_variations, text_variation, untruncated_bound
 from polar.evaluation.montecarlo import ErrorEstimate, Sent, estimate_errors, receive, send
 from wm_env.coded import empty_words, label_bits
+from wm_env.common.arrays import Floats, Ints
 from wm_env.law import BlockLaw, JointLaw
-from wm_env.tree import Floats, Ints, StateTree
+from wm_env.tree import StateTree
 
 MOST_KEYS = 1 << 16
 MOST_TRANSMISSIONS = 10_000_000

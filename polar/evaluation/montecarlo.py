@@ -12,8 +12,8 @@ from torch import Tensor
 from polar.code.codec import encode
 from polar.code.construction import BlockCode
 from polar.code.key_schedule import KeySchedule
+from wm_env.common.arrays import Ints
 from wm_env.law import BlockLaw
-from wm_env.tree import Ints
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from polar.code.adaptive import AdaptivePoint
+from polar.evaluation.adaptive import AdaptivePoint
 from polar.evaluation.exact import OperatingPoint
 from polar.evaluation.report import variation_curves
 from wm_env.common.files import write_atomically

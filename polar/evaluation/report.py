@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from polar.code.adaptive import AdaptivePoint
+from polar.evaluation.adaptive import AdaptivePoint
 from polar.evaluation.exact import OperatingPoint
 from wm_env.common.files import fingerprint, read_json
 from wm_env.law import JointLaw

@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 import torch
 
-from polar.code.adaptive import AdaptiveSettings, evaluate_adaptive
+from polar.code.adaptive import AdaptiveSettings
 from polar.code.construction import chain_entropies, message_room, threshold_set
 from polar.code.decoders import Decoder, Knowledge
 from polar.code.key_schedule import Surplus, key_bits_of, theorem_key_bits
+from polar.evaluation.adaptive import evaluate_adaptive
 from polar.evaluation.covertness import average_entropy, retained_mass
 from polar.evaluation.exact import EvaluationSettings, evaluate, left_out
 from polar.evaluation.plots import ber_figure, one_key_points, save_figure, variation_figure

@@ -6,7 +6,7 @@ from polar.text.keys import MessageKeys
 from polar.text.settings import Settings
 from polar.text.sources import ModelSource, PoolSource, open_vocabulary
 from polar.text.vocabulary import Vocabulary
-from wm_env.lm.models.llada import MaskedLM
+from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.text import token_bytes
 
 

@@ -14,7 +14,8 @@ from polar.text.channel import Channel, open_channel
 from polar.text.decoding import Decoded, decode_parallel, decode_with_law
 from polar.text.embedding import Embedded, embed_with_retries
 from polar.text.framing import BitString, Message, overhead_bits, payload_bits
-from polar.text.keys import Key, NonceLedger, open_ledger
+from polar.text.keys import Key
+from polar.text.ledger import NonceLedger, open_ledger
 from polar.text.options import FIRST_NONCES, Decode, Embed, Model
 from polar.text.progress import progress
 from polar.text.records import load_text_law, save_text_law

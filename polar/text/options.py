@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 import tyro
 
 from polar.text.framing import Message, parse_bits
-from polar.text.keys import check_ledger, check_nonce, ledger_beside, lock_of
+from polar.text.keys import check_nonce
+from polar.text.ledger import check_ledger, ledger_beside, lock_of
 from polar.text.settings import Limits, Settings
 from wm_env.common.command import is_closed
 from wm_env.common.files import (

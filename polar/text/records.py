@@ -19,10 +19,10 @@ from polar.text.schemes.block import CandidatePool
 from polar.text.schemes.stream import TokenLaw, Tokens
 from polar.text.settings import Settings
 from polar.text.vocabulary import Vocabulary
+from wm_env.common.arrays import Floats, Ints
 from wm_env.common.files import fingerprint, write_atomically
 from wm_env.common.json_values import entry
 from wm_env.common.tensors import Arrays, FileFormat, read_tensors, write_tensors
-from wm_env.tree import Floats, Ints
 
 AnyPool = TypeVar("AnyPool", bound=CandidatePool)
 Answer = TypeVar("Answer")

@@ -16,11 +16,11 @@ import torch
 from polar.text.records import Asking
 from polar.text.schemes.stream import Tokens
 from polar.text.vocabulary import Vocabulary
-from wm_env.lm.models.llada import MaskedLM
+from wm_env.common.arrays import Floats, Ints
+from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.pools.candidates import Pool, make_pools
 from wm_env.lm.pools.settings import PoolSettings
 from wm_env.lm.text import token_bytes
-from wm_env.tree import Floats, Ints
 
 MASS_BITS = 48
 """The law of a token is quantised to multiples of 2^-48, the least probability that differs from none."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wm_env.tree import Ints
+from wm_env.common.arrays import Ints
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from repository import ROOT
 from agents.common.runs import RunFolder, load_checkpoint
 from agents.common.settings import PRESETS
 from agents.planner.adaptive import plan_adaptive
-from polar.code.adaptive import AdaptiveSettings, evaluate_adaptive
+from polar.code.adaptive import AdaptiveSettings
+from polar.evaluation.adaptive import evaluate_adaptive
 from polar.evaluation.run import planned_dither
 from train import main
 from wm_env.law import load_law

@@ -19,8 +19,8 @@ with quitting_on_interrupt(__name__):
     from torch import Tensor
     from transformers import PreTrainedTokenizerFast
 
-    from wm_env.lm.models.llada import MaskedLM
     from wm_env.lm.models.load import load_lm
+    from wm_env.lm.models.masked_lm import MaskedLM
     from wm_env.lm.pretrain.corpus import encode_plainly, read_documents
     from wm_env.lm.pretrain.objective import BLOCK
     from wm_env.lm.prompts import read_prompt_file

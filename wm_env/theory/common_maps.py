@@ -23,7 +23,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array, vstack
 
-from wm_env.tree import Floats, Ints
+from wm_env.common.arrays import Floats, Ints
 
 _ROUNDING = 1e-9
 _TRIES = 4

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import comb
 
+from wm_env.common.arrays import Floats, Ints
 from wm_env.law import JointLaw, state_reach
 from wm_env.theory.partition import excess_bound, partition_items
-from wm_env.tree import Floats, Ints, StateTree
+from wm_env.tree import StateTree
 
 NODES = 20_000
 """Partial partitions that the search for the best one keeps; no state of the shipped tree needs more than 5,000."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wm_env.tree import Floats, Ints
+from wm_env.common.arrays import Floats, Ints
 
 _ROUNDING = 1e-12
 _PAIRS = 1_000_000

@@ -10,8 +10,9 @@ from polar.code.decoders import decision_table, label_evidence, observations, ob
 from polar.evaluation.live.matching import Branch, Reading, read_text
 from polar.evaluation.live.session import Session
 from polar.evaluation.live.texts import Continuation, KeyedPools
+from wm_env.common.arrays import Floats, Ints
 from wm_env.lm.build.partial import Context
-from wm_env.tree import Floats, Ints, StateTree
+from wm_env.tree import StateTree
 
 State = tuple[int, int]
 """Block number from 0, row of the state."""

@@ -14,15 +14,16 @@ from polar.code.decoders import Decoder, Knowledge
 from polar.code.key_schedule import KeySchedule
 from polar.evaluation.exact import design_codes
 from polar.evaluation.live.texts import Writer
+from wm_env.common.arrays import Floats
 from wm_env.common.files import check_seed
 from wm_env.law import JointLaw
 from wm_env.lm.build.partial import Context
 from wm_env.lm.build.states import encode_prompts
-from wm_env.lm.models.llada import MaskedLM
 from wm_env.lm.models.load import load_lm
+from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.text import token_bytes
 from wm_env.problem import MESSAGE_BITS
-from wm_env.tree import Floats, StateTree
+from wm_env.tree import StateTree
 
 MOST_TEXTS = 10**6
 """Texts of a kind; a machine writes a few in a minute."""

@@ -22,13 +22,14 @@ from torch import Tensor
 
 from polar.code.adaptive import AdaptiveCode, send
 from polar.text.schemes.block import CIRCLE, PoolCode, make_code
+from wm_env.common.arrays import Floats, Ints
 from wm_env.law import JointLaw
 from wm_env.lm.build.partial import Context
-from wm_env.lm.models.llada import MaskedLM
+from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.pools.candidates import Pool, inverse_cdf, make_pools
 from wm_env.lm.pools.settings import PoolSettings
 from wm_env.lm.text import is_text, spell
-from wm_env.tree import Floats, Ints, StateTree
+from wm_env.tree import StateTree
 
 Kind = Literal["run", "keyed", "model", "cover"]
 

@@ -26,8 +26,8 @@ import numpy as np
 from polar.text.arithmetic import NoMessageError, Reader, Side
 from polar.text.keys import KeyStream, MessageKeys
 from polar.text.schemes.stream import Tokens
+from wm_env.common.arrays import Floats, Ints
 from wm_env.theory.limits import shared_key_success
-from wm_env.tree import Floats, Ints
 
 CIRCLE = 1 << 52
 """Length of the circle; probabilities are whole numbers of its units."""

@@ -44,7 +44,7 @@ import numpy as np
 from polar.text.arithmetic import Reader, Side
 from polar.text.keys import KeyStream, MessageKeys
 from polar.text.vocabulary import Node, Vocabulary
-from wm_env.tree import Ints
+from wm_env.common.arrays import Ints
 
 RARE = Fraction(1, 64)
 """Shared randomness decides about a branch with a smaller share of the probability."""

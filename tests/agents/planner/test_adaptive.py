@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.planner.adaptive import buy_bits, plan_adaptive
-from polar.code.adaptive import AdaptiveSettings, evaluate_adaptive
+from polar.code.adaptive import AdaptiveSettings
+from polar.evaluation.adaptive import evaluate_adaptive
 from wm_env.information import measure
 from wm_env.synthetic import synthetic_tree
 from wm_env.theory.limits import best_partition

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.planner.annealing import _gain, anneal, number_members
-from wm_env.tree import Floats
+from wm_env.common.arrays import Floats
 
 
 def score(loads: Floats) -> float:

@@ -9,11 +9,12 @@ from small_trees import uneven_tree
 
 from agents.planner.coded import CodedPlan, plan_coded
 from wm_env.coded import coded_law
+from wm_env.common.arrays import Floats
 from wm_env.information import measure
 from wm_env.law import BlockLaw, check_conditionals, load_law, save_law
 from wm_env.synthetic import synthetic_tree
 from wm_env.theory.limits import best_partition, block_limit
-from wm_env.tree import Floats, StateTree
+from wm_env.tree import StateTree
 
 
 def best_success(pmf: Floats, message_bits: int) -> float:

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from agents.planner.couplings import break_ties, lend, spend
 from agents.planner.word_maps import word_loads
+from wm_env.common.arrays import Floats, Ints
 from wm_env.synthetic import gaussian_pmf
 from wm_env.theory.limits import best_partition
-from wm_env.tree import Floats, Ints
 
 
 def some_states(seed: int, entropy: float, message_bits: int, states: int = 3) -> tuple[Floats, Ints]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agents.planner.couplings import lend, wrong_bits
 from agents.planner.placement import place
-from wm_env.tree import Floats, Ints
+from wm_env.common.arrays import Floats, Ints
 
 
 def some_loads(seed: int, states: int, count: int) -> Floats:

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from agents.planner.couplings import lend
 from agents.planner.schedules import slot_channel
 from agents.planner.word_maps import map_words, word_loads
+from wm_env.common.arrays import Floats, Ints
 from wm_env.synthetic import gaussian_pmf, synthetic_tree
 from wm_env.theory.limits import best_partition
-from wm_env.tree import Floats, Ints
 
 ENTROPIES = st.sampled_from([0.8, 2.0, 3.0, 3.8, 4.2])
 

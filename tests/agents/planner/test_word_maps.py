@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from small_trees import uneven_tree
 
 from agents.planner.word_maps import alike_states, map_words, pack_words, word_loads
+from wm_env.common.arrays import Floats, Ints
 from wm_env.synthetic import gaussian_pmf, synthetic_tree
 from wm_env.theory.limits import best_partition
-from wm_env.tree import Floats, Ints
 
 
 def right_mass(pmf: Floats, words: Ints, message_bits: int) -> float:

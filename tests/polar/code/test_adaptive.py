@@ -7,10 +7,11 @@ from small_laws import random_law
 from small_trees import uneven_tree
 
 from agents.planner.adaptive import plan_adaptive
-from polar.code.adaptive import AdaptiveSettings, adapt_code, adaptive_errors, decode_states, evaluate_adaptive
+from polar.code.adaptive import AdaptiveSettings, adapt_code, adaptive_errors, decode_states
 from polar.code.codec import code_channel
 from polar.code.construction import BlockCode, chain_entropies
 from polar.code.decoders import observations
+from polar.evaluation.adaptive import evaluate_adaptive
 from wm_env.information import total_variation
 from wm_env.law import BlockLaw, JointLaw, induced_cover
 from wm_env.synthetic import synthetic_tree

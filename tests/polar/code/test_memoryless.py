@@ -23,6 +23,7 @@ from polar.code.index_sets import (
 )
 from polar.code.memoryless import decode, draw_states, encode
 from polar.code.transform import polar_transform
+from wm_env.common.arrays import Ints
 from wm_env.theory.capacity import (
     block_law,
     dense_cover,
@@ -30,7 +31,6 @@ from wm_env.theory.capacity import (
     partition_assignment,
     substitution_channel,
 )
-from wm_env.tree import Ints
 
 
 def pairs_code(vocabulary: int, labels: int) -> TokenCode:

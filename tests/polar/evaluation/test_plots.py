@@ -4,7 +4,8 @@ import numpy as np
 from matplotlib.image import imread
 from small_laws import random_law
 
-from polar.code.adaptive import AdaptiveSettings, evaluate_adaptive
+from polar.code.adaptive import AdaptiveSettings
+from polar.evaluation.adaptive import evaluate_adaptive
 from polar.evaluation.exact import EvaluationSettings, evaluate
 from polar.evaluation.plots import ber_figure, one_key_points, save_figure, variation_figure
 from wm_env.synthetic import synthetic_tree

@@ -12,9 +12,10 @@ import pytest
 from repository import ROOT
 from small_laws import random_law
 
-from polar.code.adaptive import AdaptiveSettings, evaluate_adaptive
+from polar.code.adaptive import AdaptiveSettings
 from polar.code.construction import chain_entropies, threshold_set
 from polar.code.key_schedule import theorem_key_bits
+from polar.evaluation.adaptive import evaluate_adaptive
 from polar.evaluation.report import law_fingerprint, live_results
 from polar.evaluation.run import Request, lengths_follow_state, newest_run, resolve, with_threshold_sets
 from wm_env.information import measure

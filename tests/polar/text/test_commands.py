@@ -16,7 +16,8 @@ from polar.__main__ import main
 from polar.text import commands, progress
 from polar.text.embedding import embed_with_retries
 from polar.text.framing import BitString, parse_bits
-from polar.text.keys import Key, NonceLedger, ledger_beside, load_key, open_ledger, save_key
+from polar.text.keys import Key, load_key, save_key
+from polar.text.ledger import NonceLedger, ledger_beside, open_ledger
 from polar.text.options import read_input
 from wm_env.common.files import MOST_BYTES
 

@@ -15,17 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from polar.text.keys import (
-    Key,
-    KeyStream,
-    MessageKeys,
-    check_ledger,
-    ledger_beside,
-    load_key,
-    new_key,
-    open_ledger,
-    save_key,
-)
+from polar.text.keys import Key, KeyStream, MessageKeys, load_key, new_key, save_key
+from polar.text.ledger import check_ledger, ledger_beside, open_ledger
 
 
 def test_key_file_round_trip_and_mode(tmp_path):

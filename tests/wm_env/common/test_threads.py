@@ -9,8 +9,8 @@ from relative_files import write_encoder
 from transformers import BertConfig, BertForMaskedLM
 
 from wm_env.common.threads import side_by_side, torch_threads
-from wm_env.lm.models.llada import MaskedLM
 from wm_env.lm.models.load import load_lm
+from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.pools.candidates import forward_rows, make_pools, passes_at_once
 from wm_env.lm.pools.settings import PoolSettings
 from wm_env.lm.text import token_bytes

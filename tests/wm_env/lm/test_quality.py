@@ -10,8 +10,8 @@ import pytest
 import torch
 from tiny_lm import brute_force, write_lm
 
-from wm_env.lm.models.llada import MaskedLM
 from wm_env.lm.models.load import load_lm
+from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.quality import Options, chain_rule_bits, cut_windows, main, measure, report, sample
 
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from wm_env.common.arrays import Floats, Ints
 from wm_env.theory.common_maps import common_map_success
-from wm_env.tree import Floats, Ints
 
 
 def best_law_of_maps(pmf: Floats, seen: Ints, state_probs: Floats, maps: list[tuple[int, ...]], count: int) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from wm_env.lm.build.partial import Context
-from wm_env.lm.models.llada import MaskedLM
+from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.pools.candidates import forward_rows, passes_at_once
 from wm_env.lm.pools.settings import PoolSettings
 

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from wm_env.common.arrays import Floats
 from wm_env.lm.build.cost import state_flops
 from wm_env.lm.build.crew import Crew
 from wm_env.lm.build.partial import Context, clean_parts, read_parts, save_part
-from wm_env.lm.models.llada import MaskedLM
+from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.pools.candidates import Pool, make_pools
 from wm_env.lm.pools.settings import PoolSettings
 from wm_env.lm.text import is_byte_level, spell, token_bytes
-from wm_env.tree import Floats, StateTree, TreeBlock, TreeMeta, check_tree, number_symbols
+from wm_env.tree import StateTree, TreeBlock, TreeMeta, check_tree, number_symbols
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
 
 from wm_env.common.files import fingerprint
-from wm_env.lm.models.llada import MaskedLM, banned_ids, llada_logits, tokenizer_fingerprint
+from wm_env.lm.models.llada import llada_logits
+from wm_env.lm.models.masked_lm import MaskedLM, banned_ids, tokenizer_fingerprint
 from wm_env.lm.models.network import ATTENTION, check_size
 from wm_env.lm.models.weights import load_tensors, read_tokenizer
 

@@ -27,7 +27,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING, 
 from transformers.utils import logging
 
 from wm_env.common.files import fingerprint, first_line
-from wm_env.lm.models.llada import MaskedLM, banned_ids, tokenizer_fingerprint
+from wm_env.lm.models.masked_lm import MaskedLM, banned_ids, tokenizer_fingerprint
 from wm_env.lm.models.weights import owned, read_tokenizer, stored_tensors, tensor_digest
 
 _OF_OTHER_HEADS = ("pooler.", "seq_relationship.", "position_ids")

@@ -18,7 +18,8 @@ from wm_env.common.files import first_line, read_json
 from wm_env.common.json_values import read_as
 from wm_env.lm.models.dream import load_dream
 from wm_env.lm.models.encoder import is_encoder, load_encoder
-from wm_env.lm.models.llada import MaskedLM, load_llada
+from wm_env.lm.models.llada import load_llada
+from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.models.weights import read_tokenizer
 
 EMBEDDED = Path(__file__).parents[1] / "mini"

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from wm_env.common.threads import torch_threads
-from wm_env.lm.models.llada import MaskedLM, llada_logits
+from wm_env.lm.models.llada import llada_logits
+from wm_env.lm.models.masked_lm import MaskedLM
 
 
 @torch.no_grad()

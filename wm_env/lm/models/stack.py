@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from wm_env.common.files import fingerprint
-from wm_env.lm.models.llada import MaskedLM
+from wm_env.lm.models.masked_lm import MaskedLM
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wm_env.common.arrays import Floats, Ints
 from wm_env.common.threads import side_by_side
 from wm_env.lm.models.forward import is_layer_stack
-from wm_env.lm.models.llada import MaskedLM
+from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.pools.settings import PoolSettings
 from wm_env.lm.text import is_text, spell
-from wm_env.tree import Floats, Ints
 
 SCORE_STEP = 2.0**-12
 """Bits. Above the noise of float32 forward passes (about 1e-5), below every difference that matters."""

@@ -15,7 +15,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from wm_env.common.command import is_terminal
 from wm_env.common.files import write_json
-from wm_env.lm.models.llada import MaskedLM, banned_ids
+from wm_env.lm.models.llada import llada_logits
+from wm_env.lm.models.masked_lm import MaskedLM, banned_ids
 from wm_env.lm.models.network import REQUIRED_VALUES, LLaDAConfig, build_network
 from wm_env.lm.pretrain.checkpoint import Progress, load_checkpoint, save_checkpoint, save_lm
 from wm_env.lm.pretrain.cluster import Cluster
@@ -192,6 +193,7 @@ class Validation:
             max_length=trainer.config.max_sequence_length,
             fingerprint="",
             tokenizer_fingerprint="",
+            logits_at=llada_logits,
         )
 
     @torch.no_grad()

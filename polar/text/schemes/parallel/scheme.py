@@ -40,8 +40,8 @@ from polar.text.schemes.parallel.step import (
 )
 from polar.text.schemes.stream import Tokens
 from polar.text.settings import Settings
+from wm_env.common.arrays import Floats, Ints
 from wm_env.lm.models.marginals import marginals
-from wm_env.tree import Floats, Ints
 
 PLAIN_DRAWS = 63
 """Plain draws of a step by which the probability that it does not re-tokenise is estimated."""

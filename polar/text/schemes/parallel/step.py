@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from polar.code.index_sets import Bools, bit_levels
 from polar.code.successive import draw
 from polar.code.transform import polar_transform
-from wm_env.tree import Floats, Ints
+from wm_env.common.arrays import Floats, Ints
 
 Uniform = Callable[[], float]
 """Draws from (0, 1)."""

@@ -10,8 +10,8 @@ import torch
 from relative_files import DREAM_MASK, dream_tensors, dream_written_out, write_dream
 from tiny_lm import LETTERS
 
-from wm_env.lm.models.llada import MaskedLM
 from wm_env.lm.models.load import load_lm
+from wm_env.lm.models.masked_lm import MaskedLM
 
 CANVAS = [72, 101, 108, 108, DREAM_MASK, DREAM_MASK]
 

@@ -10,8 +10,8 @@ from transformers import BertConfig, BertForMaskedLM
 
 from benchmarks.plain_llada import plain_logits
 from wm_env.lm.models.forward import hidden_at, is_layer_stack
-from wm_env.lm.models.llada import MaskedLM, compiled_lm
 from wm_env.lm.models.load import load_lm
+from wm_env.lm.models.masked_lm import MaskedLM, compiled_lm
 from wm_env.lm.models.network import LLaDAConfig
 
 CANVAS = torch.tensor([[5, 100, MASK_ID, 200, MASK_ID, MASK_ID, 31], [1, 2, 3, 4, 5, 6, MASK_ID]])

@@ -1,0 +1,144 @@
+"""A masked language model ready for the chain rule, whatever network it is."""
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from wm_env.common.files import encoded
+from wm_env.common.threads import torch_threads
+from wm_env.lm.models.forward import compile_layers, is_layer_stack
+
+LogitsAt = Callable[[PreTrainedModel, Tensor, int], Tensor]
+"""(network, canvas of shape (N, T), position) -> logits of the token at that position, shape (N, V)."""
+
+
+@dataclass(frozen=True)
+class MaskedLM:
+    """A masked-diffusion LM with what the chain rule needs.
+
+    `banned` marks, over all V rows of the LM head, what no text may contain: the mask, ids without a token, and every
+    special or reserved token. `fingerprint` covers the configuration and all tensors as stored, so it names the model
+    whatever the device and dtype it runs in. `logits_at` is how the network is asked: relatives of LLaDA differ in it.
+    `compiled` says that torch.compile made the kernels of the layers, which changes the last bits of what they return.
+    """
+
+    network: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    name: str
+    mask_id: int
+    banned: Tensor
+    max_length: int
+    fingerprint: str
+    tokenizer_fingerprint: str
+    logits_at: LogitsAt
+    compiled: bool = False
+
+    @torch.no_grad()
+    def log2_probs(self, canvas: Tensor, position: int, temperature: float) -> Tensor:
+        """log2 p_tau(. | canvas) at one position: p_tau = softmax(logits / tau) over the ids that are not banned.
+
+        Rows are of equal length and carry no padding, so a row's result does not depend on its neighbours. Only the
+        wanted position goes through the LM head. On a CPU one thread computes, see `wm_env.common.threads`.
+
+        Args:
+            canvas: (N, T) int64 token ids, masks included; T at most `max_length`.
+            position: 0..T-1, the same in every row.
+            temperature: tau > 0.
+
+        Returns:
+            (N, V) float64 in bits, on the network's device; -inf where banned; each row's probabilities sum to 1.
+
+        Raises:
+            ValueError: shape, length, position or temperature is out of range, or the network returned a NaN.
+        """
+        self.check_canvas(canvas)
+        if not 0 <= position < canvas.shape[1]:
+            raise ValueError(f"position {position} is outside a canvas of {canvas.shape[1]} tokens")
+        with torch_threads(1):
+            return self.log2_law(self.logits_at(self.network, canvas.to(self.banned.device), position), temperature)
+
+    def check_canvas(self, canvas: Tensor) -> None:
+        """Check that the model can read `canvas`.
+
+        Raises:
+            ValueError: it is not (N, T) int64, or longer than `max_length`.
+        """
+        if canvas.ndim != 2 or canvas.dtype != torch.int64 or 0 in canvas.shape:
+            raise ValueError(f"canvas must be int64 of shape (N, T), got {canvas.dtype} of shape {tuple(canvas.shape)}")
+        if canvas.shape[1] > self.max_length:
+            raise ValueError(f"canvas of {canvas.shape[1]} tokens; {self.name} reads at most {self.max_length}")
+
+    def log2_law(self, logits: Tensor, temperature: float) -> Tensor:
+        """log2 softmax(logits / tau) over the ids that are not banned: (N, V) -> (N, V) float64, in bits.
+
+        Raises:
+            ValueError: tau is not a positive number, or so small that logits / tau overflows, or there is a NaN.
+        """
+        if not (0 < temperature < math.inf):
+            raise ValueError(f"temperature must be a positive number, got {temperature}")
+        tempered = logits.double() / temperature
+        law = torch.log_softmax(tempered.masked_fill(self.banned, -math.inf), dim=-1) / math.log(2)
+        if law.isnan().any():
+            if logits.isfinite().all():
+                raise ValueError(f"temperature={temperature}: too small for the logits of {self.name}")
+            raise ValueError(f"{self.name} returned NaN logits; load it in float32 or check the checkpoint")
+        return law
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of `text`, nothing added.
+
+        The names of special tokens inside the text are encoded letter by letter.
+
+        Raises:
+            ValueError: the tokenizer still produced an id that no text may contain, or the text is none (halves of
+                surrogate pairs).
+        """
+        encoded(text, "the text")
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)[
+            "input_ids"
+        ]
+        for token in ids:
+            if self.banned[token]:
+                name = self.tokenizer.convert_ids_to_tokens(token)
+                raise ValueError(f"the text contains {name!r}, which {self.name} keeps for itself; remove it")
+        return ids
+
+
+def compiled_lm(lm: MaskedLM) -> MaskedLM:
+    """The same model with compiled layers, which pays for large passes on a GPU; the network of `lm` is changed.
+
+    Raises:
+        ValueError: the network is not a stack of decoder layers.
+    """
+    if not is_layer_stack(lm.network):
+        raise ValueError(f"{lm.name} is a {type(lm.network).__name__}: only LLaDA and Dream are compiled")
+    compile_layers(lm.network)
+    return replace(lm, compiled=True)
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
+    """SHA-256 of the serialised tokenizer."""
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+
+
+def banned_ids(mask_id: int, size: int, tokenizer: PreTrainedTokenizerFast) -> Tensor:
+    """(size,) bool over the rows of the LM head: the mask, ids without a token, and every token beside the text's.
+
+    Raises:
+        ValueError: the tokenizer has no such mask, or more ids than there are rows.
+    """
+    vocabulary = set(tokenizer.get_vocab().values())
+    if mask_id not in vocabulary:
+        raise ValueError(f"mask_token_id {mask_id} is no token of the tokenizer; they do not belong together")
+    if max(vocabulary) >= size:
+        raise ValueError(f"the tokenizer has id {max(vocabulary)}, the network only {size} embeddings")
+    # LLaDA marks only some of its control tokens as special, but everything it *adds* to the BPE vocabulary is one.
+    text = vocabulary - set(tokenizer.added_tokens_decoder) - {mask_id}
+    banned = torch.ones(size, dtype=torch.bool)
+    banned[sorted(text)] = False
+    return banned
