@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from wm_env.lm.models.exact.weights import Shape
+from wm_env.lm.models.exact.weights import Read, Shape
 
 LLADA = Shape(3, 32, 4, 2, 48, 260, theta=500000.0, eps=1e-5, tied=False)
 TIED = Shape(2, 64, 4, 4, 160, 300, theta=10000.0, eps=1e-5, tied=True)
@@ -23,3 +23,13 @@ def random_network(shape: Shape, seed: int = 0) -> dict[str, Tensor]:
         ).half()
     tensors["model.embed_tokens.weight"][:, 3] *= 20
     return tensors
+
+
+def reading(tensors: dict[str, Tensor]) -> Read:
+    """The tensors as a checkpoint has them."""
+
+    def read(name: str, shape: tuple[int, ...]) -> Tensor:
+        assert tensors[name].shape == shape
+        return tensors[name]
+
+    return read

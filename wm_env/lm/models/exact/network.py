@@ -126,6 +126,14 @@ class ExactNetwork:
         self._score = float32(LOG2_E / math.sqrt(shape.head_width))
         self._ones = torch.ones((), dtype=torch.float64, device=self.device)
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of the matrices."""
+        matrices = [self._embedding, self._head] if self._head is not self._embedding else [self._head]
+        for layer in self._layers:
+            matrices += [layer.query, layer.key_value, layer.out, layer.gate_up, layer.down]
+        return sum(matrix.nbytes for matrix in matrices)
+
     def logits(self, canvas: Tensor, positions: Sequence[int]) -> Tensor:
         """(N, T) int64 token ids -> (N, P, V) float64 logits of the tokens at P `positions`, the same in every row.
 

@@ -64,6 +64,11 @@ class Product:
         self._columns = _FLOAT64_COLUMNS if form != W8 else _FLOAT32_COLUMNS if kind == "float32" else self.size[1]
         self._weight = matrix.q.to(device=device, dtype=_DTYPES[kind]).t()
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of the matrix."""
+        return self._weight.nbytes + self.scale.nbytes
+
     def rows(self, ids: Tensor) -> Tensor:
         """(M,) ids -> (M, K) float32: q scale, the embeddings if this is the matrix of the head."""
         return self._weight.t()[ids].to(torch.float32).mul_(self.scale[ids, None])

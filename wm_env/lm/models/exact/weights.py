@@ -14,15 +14,17 @@ norm is, in float32, and so are biases.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from wm_env.lm.models.exact.quantise import FORMS, W8, W24, Form, Matrix, quantise_matrix
+from wm_env.lm.models.exact.quantise import FORMS, SMALLEST, W8, W24, Form, Matrix, quantise_matrix
 
-Read = Callable[[str], Tensor]
-"""The stored tensor of a name in transformers' Llama or Qwen2, such as model.layers.0.self_attn.q_proj.weight."""
+Read = Callable[[str, tuple[int, ...]], Tensor]
+"""The stored tensor of a name in transformers' Llama or Qwen2, such as model.layers.0.self_attn.q_proj.weight, which
+must have this shape."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,14 @@ class Shape:
     def head_width(self) -> int:
         """Width of a head."""
         return self.width // self.heads
+
+    @cached_property
+    def _sizes(self) -> dict[str, tuple[int, ...]]:
+        return {name: size for name, size, _ in self.tensors()}
+
+    def of(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor."""
+        return self._sizes[name]
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...], str | None]]:
         """Every tensor of the network in floats: its name, its shape, and the norm whose gain it takes in, if any."""
@@ -107,16 +117,15 @@ class FloatSource:
 
     def matrix(self, *parts: tuple[str, str | None]) -> Matrix:
         """As in `Source`."""
-        return _stacked(
-            [
-                quantise_matrix(self.read(name), self.form, None if norm is None else self.read(norm))
-                for name, norm in parts
-            ]
-        )
+        return _stacked([self._one(name, norm) for name, norm in parts])
+
+    def _one(self, name: str, norm: str | None) -> Matrix:
+        gain = None if norm is None else self.read(norm, self.shape.of(norm))
+        return quantise_matrix(self.read(name, self.shape.of(name)), self.form, gain)
 
     def vector(self, name: str) -> Tensor:
         """As in `Source`."""
-        return self.read(name).to(torch.float32, copy=True)
+        return self.read(name, self.shape.of(name)).to(torch.float32, copy=True)
 
 
 @dataclass(frozen=True)
@@ -136,24 +145,32 @@ class IntegerSource:
         return _stacked([self._one(name) for name, _ in parts])
 
     def _one(self, name: str) -> Matrix:
-        q, scale = self.read(name), self.read(scale_name(name))
+        shape = self.shape.of(name)
+        q, scale = self.read(name, shape), self.read(scale_name(name), shape[:1])
         wanted = torch.int8 if self.form == W8 else torch.int32
-        if q.dtype != wanted or scale.dtype != torch.float32 or scale.shape != q.shape[:1]:
+        if q.dtype != wanted or scale.dtype != torch.float32:
             raise ValueError(f"{name} is {q.dtype} with scales of {scale.dtype}, not {wanted} with a float32 a row")
-        if q.numel() and int(q.min()) < -self.form.weight_top:
-            raise ValueError(f"{name} holds an integer below {-self.form.weight_top}, which {self.form.name} has not")
+        if int(q.min()) < -self.form.weight_top or int(q.max()) > self.form.weight_top:
+            raise ValueError(f"{name} holds integers beyond {self.form.weight_top}, the largest of {self.form.name}")
+        if not bool((scale >= SMALLEST).all() and scale.isfinite().all()):
+            raise ValueError(f"{name} has a scale that is no number of at least 2^-40")
         return Matrix(q.clone(), scale.clone())
 
     def vector(self, name: str) -> Tensor:
         """As in `Source`."""
-        return self.read(name).to(torch.float32, copy=True)
+        return self.read(name, self.shape.of(name)).to(torch.float32, copy=True)
 
 
-def integer_tensors(source: FloatSource) -> Iterator[tuple[str, Tensor]]:
+def folded(shape: Shape) -> set[str]:
+    """The norms whose gains are in the matrices behind them."""
+    return {norm for _, _, norm in shape.tensors() if norm is not None}
+
+
+def integer_tensors(source: Source) -> Iterator[tuple[str, Tensor]]:
     """The tensors of the stored integer checkpoint, in the names of `Read`, one matrix at a time."""
-    norms = {norm for _, _, norm in source.shape.tensors() if norm is not None}
+    gone = folded(source.shape)
     for name, shape, norm in source.shape.tensors():
-        if name in norms:
+        if name in gone:
             continue
         if len(shape) == 1:
             yield name, source.vector(name)
@@ -161,6 +178,19 @@ def integer_tensors(source: FloatSource) -> Iterator[tuple[str, Tensor]]:
             matrix = source.matrix((name, norm))
             yield name, matrix.q
             yield scale_name(name), matrix.scale
+
+
+def float_tensors(source: Source) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a float network whose weights are those of the integers, in float32."""
+    gone = folded(source.shape)
+    for name, shape, norm in source.shape.tensors():
+        if name in gone:
+            yield name, torch.ones(shape)
+        elif len(shape) == 1:
+            yield name, source.vector(name)
+        else:
+            matrix = source.matrix((name, norm))
+            yield name, matrix.q.to(torch.float32).mul_(matrix.scale[:, None])
 
 
 def scale_name(name: str) -> str:

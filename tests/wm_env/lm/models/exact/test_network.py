@@ -4,7 +4,7 @@ from dataclasses import replace
 import exact_reference as reference
 import pytest
 import torch
-from exact_networks import DREAM, LLADA, TIED, WIDE, random_network
+from exact_networks import DREAM, LLADA, TIED, WIDE, random_network, reading
 from torch import Tensor
 
 from wm_env.lm.models.exact.law import BANNED, TICK_BITS, bits_of, log2_ticks, masses
@@ -18,7 +18,7 @@ CANVAS = torch.randint(0, 100, (3, 21), generator=torch.Generator().manual_seed(
 
 def network(shape: Shape, form: Form = W8, kind: Kind | None = None, **tensors: Tensor) -> ExactNetwork:
     stored = random_network(shape) | {name.replace("__", "."): tensor for name, tensor in tensors.items()}
-    return ExactNetwork(FloatSource(shape, form, stored.__getitem__), kind=kind)
+    return ExactNetwork(FloatSource(shape, form, reading(stored)), kind=kind)
 
 
 @pytest.mark.parametrize("form", [W8, W24], ids=lambda form: form.name)
@@ -58,11 +58,11 @@ def test_tiny_weights_meet_no_subnormal_number() -> None:
     for name in tensors:
         if name.endswith(("proj.weight", "embed_tokens.weight")):
             tensors[name] = tensors[name].float() * 2.0**-60
-    ours = ExactNetwork(FloatSource(LLADA, W8, tensors.__getitem__))
+    ours = ExactNetwork(FloatSource(LLADA, W8, reading(tensors)))
     usual = ours.logits(CANVAS, [4])
     torch.set_flush_denormal(True)
     try:
-        assert torch.equal(ExactNetwork(FloatSource(LLADA, W8, tensors.__getitem__)).logits(CANVAS, [4]), usual)
+        assert torch.equal(ExactNetwork(FloatSource(LLADA, W8, reading(tensors))).logits(CANVAS, [4]), usual)
     finally:
         torch.set_flush_denormal(False)
 
@@ -79,27 +79,27 @@ def test_the_order_of_hidden_dimensions_changes_no_bit() -> None:
         down = f"model.layers.{number}.mlp.down_proj.weight"
         moved[down] = tensors[down][:, order]
     for form in (W8, W24):
-        first, second = (ExactNetwork(FloatSource(LLADA, form, t.__getitem__)) for t in (tensors, moved))
+        first, second = (ExactNetwork(FloatSource(LLADA, form, reading(t))) for t in (tensors, moved))
         assert torch.equal(first.logits(CANVAS, [9]), second.logits(CANVAS, [9]))
 
 
 def test_integers_that_were_stored_are_the_same_network() -> None:
     for shape in (LLADA, DREAM):
-        source = FloatSource(shape, W8, random_network(shape).__getitem__)
+        source = FloatSource(shape, W8, reading(random_network(shape)))
         stored = dict(integer_tensors(source))
         assert not any("layernorm" in name for name in stored)
         assert {tensor.dtype for name, tensor in stored.items() if name.endswith("proj.weight")} == {torch.int8}
-        ours = ExactNetwork(IntegerSource(shape, W8, stored.__getitem__))
+        ours = ExactNetwork(IntegerSource(shape, W8, reading(stored)))
         assert torch.equal(ours.logits(CANVAS, [6]), ExactNetwork(source).logits(CANVAS, [6]))
 
 
 def test_stored_tensors_of_another_format_are_refused() -> None:
-    stored = dict(integer_tensors(FloatSource(LLADA, W8, random_network(LLADA).__getitem__)))
+    stored = dict(integer_tensors(FloatSource(LLADA, W8, reading(random_network(LLADA)))))
     name = "model.layers.1.self_attn.o_proj.weight"
-    for tensor, reason in ((stored[name].float(), "torch.float32"), (stored[name].fill_(-128), "below -127")):
+    for tensor, reason in ((stored[name].float(), "torch.float32"), (stored[name].fill_(-128), "beyond 127")):
         broken = stored | {name: tensor}
         with pytest.raises(ValueError, match=reason):
-            ExactNetwork(IntegerSource(LLADA, W8, broken.__getitem__))
+            ExactNetwork(IntegerSource(LLADA, W8, reading(broken)))
     with pytest.raises(ValueError, match="weight_format 'w4' is not implemented"):
         form_named("w4")
 
@@ -143,7 +143,7 @@ def test_reduced_float32_products_are_refused_where_they_are_used() -> None:
 
 def test_sizes_beyond_the_bounds_are_refused() -> None:
     with pytest.raises(NotExactError, match="beyond the bounds of w8"):
-        ExactNetwork(FloatSource(replace(LLADA, inner=140_000), W8, random_network(LLADA).__getitem__))
+        ExactNetwork(FloatSource(replace(LLADA, inner=140_000), W8, reading(random_network(LLADA))))
     with pytest.raises(NotExactError, match="exact up to 4096"):
         network(LLADA, W24).logits(torch.zeros((1, 5000), dtype=torch.int64), [0])
 
