@@ -19,7 +19,7 @@ from wm_env.common.files import check_seed
 from wm_env.law import JointLaw
 from wm_env.lm.build.partial import Context
 from wm_env.lm.build.states import encode_prompts
-from wm_env.lm.models.load import load_lm
+from wm_env.lm.models.load import dtype_named, load_lm
 from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.text import token_bytes
 from wm_env.problem import MESSAGE_BITS
@@ -111,7 +111,7 @@ def open_session(tree: StateTree, law: JointLaw, request: LiveRequest, name: str
         raise ValueError(f"--texts {request.texts}: 2 to {MOST_TEXTS} are possible")
     check_seed(request.seed)
     codes = _codes(law, request)
-    lm = load_lm(request.model, device=request.device, dtype=_number_format(tree, name))
+    lm = _load_as(tree, request, name)
     meta, theirs = tree.meta, tree.meta.model_fingerprint[:12] or "none"
     if (lm.fingerprint, lm.tokenizer_fingerprint) != (meta.model_fingerprint, meta.tokenizer_fingerprint):
         raise ValueError(
@@ -124,19 +124,25 @@ def open_session(tree: StateTree, law: JointLaw, request: LiveRequest, name: str
     return Session(tree, law, writer, contexts, codes, given_dither, request)
 
 
-def _number_format(tree: StateTree, name: str) -> torch.dtype:
-    """What the model of the tree computed in.
+def _load_as(tree: StateTree, request: LiveRequest, name: str) -> MaskedLM:
+    """The model, in the arithmetic that the tree was made in.
 
     Raises:
-        ValueError: that is nothing that models are loaded in.
+        ValueError: that is nothing that models are loaded in, or not as the model is stored.
     """
-    formats = {"": torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16}
-    if tree.meta.dtype not in list(formats):
+    made_in = tree.meta.dtype or "float32"
+    if made_in.startswith("exact"):
+        lm = load_lm(request.model, device=request.device, arithmetic="exact")
+    elif made_in in ("float32", "bfloat16", "float64"):
+        lm = load_lm(request.model, device=request.device, dtype=dtype_named(made_in))
+    else:
+        lm = None
+    if lm is None or lm.number_format != made_in:
         raise ValueError(
-            f"the tree of {name} says that its model computed in {tree.meta.dtype!r}, "
-            "which is neither float32 nor bfloat16: build it again"
+            f"the tree of {name} says that its model computed in {made_in!r}, "
+            f"{'which is not implemented' if lm is None else f'here it computes in {lm.number_format}'}: build it again"
         )
-    return formats[tree.meta.dtype]
+    return lm
 
 
 def _codes(law: JointLaw, request: LiveRequest) -> list[AdaptiveCode]:
