@@ -35,8 +35,8 @@ with quitting_on_interrupt(__name__):
     from wm_env.lm.models.exact.checkpoint import open_source, stored_form
     from wm_env.lm.models.exact.law import TICK_BITS, log2_ticks
     from wm_env.lm.models.exact.network import VERSION, ExactNetwork
-    from wm_env.lm.models.exact.products import exact_kinds
-    from wm_env.lm.models.exact.quantise import W8, W24
+    from wm_env.lm.models.exact.products import Kind, exact_kinds
+    from wm_env.lm.models.exact.quantise import W8, W24, Form
     from wm_env.lm.models.llada import exact_shape
     from wm_env.lm.models.load import EMBEDDED, load_lm
     from wm_env.lm.models.masked_lm import MaskedLM
@@ -132,18 +132,23 @@ def numbers(lm: MaskedLM, tree: StateTree, published: Mapping[str, str]) -> Iter
 
 
 def _canvas_numbers(lm: MaskedLM) -> Iterator[Number]:
+    for form, kind, network in embedded_networks(lm.banned.device):
+        yield Number(f"canvases, {form.name}", f"{kind} products", partial(canvas_digest, network, lm))
+
+
+def embedded_networks(device: torch.device) -> Iterator[tuple[Form, Kind, ExactNetwork]]:
+    """The embedded model in every number format that it has, and every product that is exact on the device."""
     values = read_json(EMBEDDED / "config.json")
-    config, device = LLaDAConfig.from_json(values), lm.banned.device
-    stored = stored_form(values)
+    config, stored = LLaDAConfig.from_json(values), stored_form(values)
     for form in (W24, W8) if stored is None else (stored,):
         source, _ = open_source(EMBEDDED, values, exact_shape(config), tensor_names(config), form)
         for kind in exact_kinds(form, device, (config.d_model, config.mlp_hidden_size)):
-            network = ExactNetwork(source, device, kind)
-            yield Number(f"canvases, {form.name}", f"{kind} products", partial(_canvases, network, config))
+            yield form, kind, ExactNetwork(source, device, kind)
 
 
-def _canvases(network: ExactNetwork, config: LLaDAConfig) -> str:
-    canvases = fixed_canvases(config.vocab_size, config.mask_token_id)
+def canvas_digest(network: ExactNetwork, lm: MaskedLM) -> str:
+    """Hash of the laws of the fixed canvases, nothing banned, at temperature 1."""
+    canvases = fixed_canvases(network.shape.vocabulary, lm.mask_id)
     return digest(log2_ticks(network.logits(canvas, [position])[:, 0], 1.0) for canvas, position in canvases)
 
 
