@@ -19,6 +19,7 @@ from wm_env.common.files import check_seed
 from wm_env.law import JointLaw
 from wm_env.lm.build.partial import Context
 from wm_env.lm.build.states import encode_prompts
+from wm_env.lm.models.exact.network import VERSION
 from wm_env.lm.models.load import dtype_named, load_lm
 from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.text import token_bytes
@@ -130,13 +131,11 @@ def _load_as(tree: StateTree, request: LiveRequest, name: str) -> MaskedLM:
     Raises:
         ValueError: that is nothing that models are loaded in, or not as the model is stored.
     """
-    made_in = tree.meta.dtype or "float32"
-    if made_in.startswith("exact"):
-        lm = load_lm(request.model, device=request.device, arithmetic="exact")
-    elif made_in in ("float32", "bfloat16", "float64"):
+    made_in, lm = tree.meta.dtype or "float32", None
+    if made_in in ["float32", "bfloat16", "float64"]:
         lm = load_lm(request.model, device=request.device, dtype=dtype_named(made_in))
-    else:
-        lm = None
+    elif str(made_in).startswith(VERSION):
+        lm = load_lm(request.model, device=request.device, arithmetic="exact")
     if lm is None or lm.number_format != made_in:
         raise ValueError(
             f"the tree of {name} says that its model computed in {made_in!r}, "
