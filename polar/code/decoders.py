@@ -23,6 +23,8 @@ Decoder = Literal["sc", "ml", "map"]
 Knowledge = Literal["marginal", "path"]
 """What the decoder knows of the state: its law Z only, or also the blocks received before."""
 
+_ROUNDING = 1e-12
+
 
 @dataclass(frozen=True)
 class LabelEvidence:
@@ -85,7 +87,8 @@ def decision_table(decoder: Decoder, code: BlockCode, words: Tensor, labels: Lab
         labels: what the observations say about V.
     """
     if decoder == "map":
-        return words.argmax(1)
+        # Sums that differ by rounding are ties, and so they do not depend on the order of summation.
+        return (words >= words.amax(1, keepdim=True) * (1 - _ROUNDING)).to(torch.uint8).argmax(1)
     decode = successive_labels if decoder == "sc" else likeliest_labels
     value = word_values(labels.likelihood.shape[1], code.block_length, code.message_set)
     return value[decode(labels, code)].repeat_interleave(words.shape[2] >> len(code.frozen_set), 1)

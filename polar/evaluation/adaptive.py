@@ -20,7 +20,7 @@ from polar.evaluation.covertness import text_variation, untruncated_bound
 from polar.evaluation.montecarlo import block_interval
 from wm_env.information import total_variation
 from wm_env.law import JointLaw
-from wm_env.theory.limits import error_free_bits
+from wm_env.theory.error_free import error_free_bits
 from wm_env.tree import StateTree
 
 
@@ -30,7 +30,8 @@ class AdaptivePoint:
 
     Attributes:
         mean_bits: E[l], bits per block.
-        limit: no code of a decoder that knows the state has more bits without error at `tv_mean`, with any key.
+        limit: no code whose length is a function of state and key has more bits without error at `tv_mean` and this
+            law of the states, with any key.
         longest: the most bits of any state.
         dither_bits: d, bits of the key beyond the pad.
         share_by_length: probability of the states with 0, 1, ..., longest bits.
