@@ -20,7 +20,7 @@ from polar.evaluation.points import AdaptivePoint
 from wm_env.common.intervals import block_interval
 from wm_env.information import total_variation
 from wm_env.law import JointLaw
-from wm_env.theory.limits import error_free_bits
+from wm_env.theory.error_free import error_free_bits
 from wm_env.tree import StateTree
 
 
