@@ -28,6 +28,7 @@ from polar.evaluation.report import (
 )
 from wm_env.common.files import check_seed, check_writable, read_json, write_json
 from wm_env.common.json_values import is_finite, read_as
+from wm_env.costs import TOTAL_VARIATION, cost_of
 from wm_env.information import law_totals, measure, text_total_variation
 from wm_env.law import JointLaw, load_law
 from wm_env.optimum import FEASIBLE
@@ -45,6 +46,7 @@ class _Asked:
 
     epsilon: float | None = None
     gamma: float = 1.0
+    cost: str = TOTAL_VARIATION.name
     message_bits: int | Literal["auto"] | None = None
     dither_bits: int = 0
 
@@ -116,10 +118,12 @@ def over_budget(run: Path, law: JointLaw) -> str | None:
         ValueError: the configuration is damaged.
     """
     asked = _asked(run)
-    cost = law_totals(law.blocks, asked.gamma).cost
+    kind = cost_of(asked.cost)
+    cost = law_totals(law.blocks, asked.gamma, kind).cost
     if asked.epsilon is None or cost <= asked.epsilon + FEASIBLE:
         return None
-    return f"over its budget: the blocks cost {cost:.4f} in all, and the run was allowed {asked.epsilon:g}"
+    told = f"{cost:.4f}{kind.unit and f' {kind.unit}'}"
+    return f"over its budget: the blocks cost {told} in all, and the run was allowed {asked.epsilon:g}"
 
 
 def _asked(run: Path) -> _Asked:

@@ -14,7 +14,9 @@ from wm_env.common.help import paragraph_help
 OPTIONS = {
     "train": ["Options"],
     "evaluate": ["Options"],
-    "agents.common.settings": ["PolicySettings", "LearnerSettings", "PPOSettings", "RunSettings"],
+    "agents.common.settings": ["PolicySettings", "RunSettings"],
+    "agents.primal_dual.agent": ["LearnerSettings"],
+    "agents.ppo_lagrangian.agent": ["PPOSettings"],
     "polar.text.options": ["Model", "Keygen", "Embed", "Decode"],
     "polar.text.settings": ["Settings", "Limits"],
     "wm_env.lm.build.options": ["BuildOptions"],
