@@ -26,6 +26,7 @@ from polar.text.framing import (
     BitString,
     Message,
     frame_length,
+    header_end,
     is_frame_start,
     make_frame,
     open_frame,
@@ -246,16 +247,16 @@ class Receiver:
         if not self.interval.is_within(check_bits + SHORT_HEADER):
             return
         possible = False
-        whole_header = self.interval.is_within(check_bits + LONGEST_HEADER)
         for start in self._possible_starts():
             if not is_frame_start(start, self._keys):
                 continue
-            length = frame_length(start, self._keys) if whole_header else None
-            if length is None:
-                possible |= not whole_header
-            elif not self.interval.is_within(length):
+            if not self.interval.is_within(header_end(start, self._keys)):
                 possible = True
-            elif self._open(length):
+                continue
+            length = frame_length(start, self._keys)
+            if length is not None and not self.interval.is_within(length):
+                possible = True
+            elif length is not None and self._open(length):
                 return
         if not possible:
             raise NoMessageError("what was read is no frame of this key")

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from time import process_time
+from typing import TYPE_CHECKING
 
 from polar.text.canonical import canonical_prompt
 from polar.text.decoding import Decoded, decode_with_record, decode_with_tokenizer
@@ -18,6 +19,10 @@ from polar.text.progress import progress
 from polar.text.received import Seen, nonces_to_try, note_seen, read_seen, what_was_seen
 from polar.text.settings import Settings
 from wm_env.common.command import reason_of, tell
+
+if TYPE_CHECKING:
+    from polar.text.channel import Channel
+    from wm_env.lm.tokenizer import TextTokenizer
 
 ATTEMPTS = 4
 """Nonces that are tried when a text cannot be sent."""
@@ -59,7 +64,7 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
                 f"--nonce {sent.nonce}{otherwise}"
             )
         if sent.record is not None:
-            tell(f"written with {stack_of(channel.source.lm)}: a receiver without the record needs the same")
+            tell(f"written with {stack_of(channel.source.lm)}: {_what_receivers_need(channel)}")
         write_output(sent.text.encode(), newline=True)
     except (OSError, KeyboardInterrupt) as stop:
         reason = f"{reason_of(stop)}; " if isinstance(stop, OSError) else ""
@@ -67,14 +72,19 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
         raise kind(f"{reason}nonce {sent.nonce} counts as used, as part of its text may be out") from None
 
 
-def _open(model: Model, prompt: str, settings: Settings):  # type: ignore[no-untyped-def]
+def _open(model: Model, prompt: str, settings: Settings) -> "Channel":
     """The channel to write or read texts on."""
-    import torch
-
     from polar.text.channel import open_channel
-    from wm_env.lm.models.load import load_lm
+    from wm_env.lm.models.load import dtype_named, load_lm
 
-    return open_channel(load_lm(model.model, device=model.device, dtype=getattr(torch, model.dtype)), prompt, settings)
+    lm = load_lm(model.model, device=model.device, dtype=dtype_named(model.dtype), arithmetic=model.arithmetic)
+    return open_channel(lm, prompt, settings)
+
+
+def _what_receivers_need(channel: "Channel") -> str:
+    if channel.source.lm.is_exact:
+        return "a receiver needs the same on any machine, or the record"
+    return "computed in floats, so a receiver without the record needs the same machine and software"
 
 
 def _nonces_to_use(options: Embed, ledger: NonceLedger) -> Iterator[int]:
@@ -106,9 +116,10 @@ def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
     """
     settings = options.agreement.settings
     seen = read_seen(options.ledger_file)
-    nonces = [options.nonce]
     if options.nonce is None:
         nonces = nonces_to_try(seen, settings.sender, options.search or FIRST_NONCES)
+    else:
+        nonces = [options.nonce]
     start, stack = process_time(), None
     with progress() as report:
         if options.record is not None:
@@ -145,7 +156,7 @@ def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
     return True
 
 
-def _tokenizer(model: str):  # type: ignore[no-untyped-def]
+def _tokenizer(model: str) -> "TextTokenizer":
     """The tokenizer of a model, without its weights."""
     from wm_env.lm.models.folder import find_model
     from wm_env.lm.tokenizer import read_text_tokenizer

@@ -90,9 +90,9 @@ def embed(
         raise UnfitTextError(f"with nonce {nonce} the model wrote bytes that are no UTF-8") from None
     if settings.law.form == "canonical" and not is_own_form(text):
         raise UnfitTextError(f"with nonce {nonce} the text is not in canonical form")
-    attempts = [written.read(form, keys, silence) for form in text_forms(raw, "", settings)[:2]]
-    if all(attempt.message != message for attempt in attempts):
-        raise UnfitTextError(f"with nonce {nonce} the text does not decode: {attempts[0].reason or 'another message'}")
+    attempt = written.read(raw, keys, silence)
+    if attempt.message != message or raw not in text_forms(raw, "", settings):
+        raise UnfitTextError(f"with nonce {nonce} the text does not decode: {attempt.reason or 'another message'}")
     record = None
     if written.answers is not None:
         fingerprint, prompt = channel.source.lm.fingerprint, text_hash(channel.prompt)

@@ -128,6 +128,12 @@ def is_frame_start(bits: BitString, keys: FrameKeys) -> bool:
     return _opened(bits.first(keys.check_bits + SHORT_HEADER), keys).first(2).value == VERSION
 
 
+def header_end(bits: BitString, keys: FrameKeys) -> int:
+    """Where the header of a frame ends that begins with these bits, as many as `is_frame_start` needs."""
+    size = _opened(bits.first(keys.check_bits + SHORT_HEADER), keys).value & 31
+    return keys.check_bits + SHORT_HEADER + 8 * max(0, size - _DIRECT_SIZES + 1)
+
+
 def frame_length(bits: BitString, keys: FrameKeys) -> int | None:
     """Length in bits of the frame that begins with these bits, check value and `LONGEST_HEADER` at least; None if none
     does.

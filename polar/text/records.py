@@ -4,7 +4,7 @@ A record holds, for every question of the receiver, what the answer was. It says
 that the text itself does not say.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -99,7 +99,7 @@ def load_record(path: Path) -> Record:
         raise ValueError(f"{path} is damaged ({error}): ask the sender for it again") from None
 
 
-def recorded(answers: dict[Tokens, Answer]) -> Callable[[Tokens], Answer]:
+def recorded(answers: Mapping[Tokens, Answer]) -> Callable[[Tokens], Answer]:
     """The recorded answer after some tokens; raises NoMessageError if there is none."""
 
     def answer_after(tokens: Tokens) -> Answer:
@@ -118,7 +118,7 @@ def question_arrays(questions: Sequence[Tokens]) -> Arrays:
         question[0 if parent < 0 else len(questions[parent]) :]
         for question, parent in zip(questions, parents, strict=True)
     ]
-    return {"parent": np.array(parents, dtype=np.int64)} | packed("added", added)
+    return {"parent": np.array(parents, dtype=np.int32)} | packed("added", added)
 
 
 def read_questions(arrays: Arrays) -> list[Tokens]:
@@ -141,15 +141,15 @@ def _parent(questions: Sequence[Tokens], number: int) -> int:
     return -1
 
 
-def packed(name: str, rows: Sequence[Any], kind: type = np.int64) -> Arrays:
+def packed(name: str, rows: Sequence[Any], kind: type = np.int32) -> Arrays:
     """Rows of numbers or byte strings one after the other, and their lengths."""
     return {
         name: np.array([value for row in rows for value in row], dtype=kind),
-        f"{name}_lengths": np.array([len(row) for row in rows], dtype=np.int64),
+        f"{name}_lengths": np.array([len(row) for row in rows], dtype=np.int32),
     }
 
 
-def array_of(arrays: Arrays, name: str, kind: type = np.int64) -> NDArray[Any]:
+def array_of(arrays: Arrays, name: str, kind: type = np.int32) -> NDArray[Any]:
     """The array `name`, of one axis.
 
     Raises:
@@ -163,7 +163,7 @@ def array_of(arrays: Arrays, name: str, kind: type = np.int64) -> NDArray[Any]:
     return array
 
 
-def pieces(arrays: Arrays, name: str, kind: type = np.int64) -> list[NDArray[Any]]:
+def pieces(arrays: Arrays, name: str, kind: type = np.int32) -> list[NDArray[Any]]:
     """The rows that `packed` put into the array `name`."""
     values, sizes = array_of(arrays, name, kind), array_of(arrays, f"{name}_lengths")
     if not ((sizes >= 0) & (sizes <= len(values))).all() or sizes.sum() != len(values):

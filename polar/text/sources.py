@@ -2,8 +2,9 @@
 
 The canvas of a step is the context, the tokens of the block so far, and masks to the end of the block of L tokens. The
 context is the prompt and all earlier blocks, as far as the model can read: its last max_length - L tokens. Both ends
-build the same canvases in passes of the same shape, so they get the same numbers as long as they use the same software
-on the same kind of machine; where that is not sure, the sender passes the record on (`polar.text.records`).
+build the same canvases. In exact arithmetic they get the same numbers on any machines. In floats they do as long as
+they use the same software on the same kind of machine; where that is not sure, the sender passes the record on
+(`polar.text.records`).
 """
 
 import math
@@ -19,10 +20,13 @@ from polar.text.scheme import Tokens
 from polar.text.settings import LawSettings
 from polar.text.vocabulary import Vocabulary
 from wm_env.common.arrays import Floats, Ints
+from wm_env.lm.models.exact.law import masses
 from wm_env.lm.models.masked_lm import MaskedLM
 
 MASS_BITS = 48
 """The law of a token is quantised to multiples of 2^-48, the least probability that differs from none."""
+
+_FINE_BITS = 60
 
 
 @dataclass(frozen=True)
@@ -46,39 +50,38 @@ class QuantisedLaw:
 def quantise(log2_prob: Floats) -> Ints:
     """Masses in multiples of 2^-`MASS_BITS`, from the cumulative law rounded down.
 
-    The mass of any range of ranks, so of any prefix, is off by less than 2^-48.
+    It is summed in integers of 2^-60, so that equal laws give equal integers on every machine. The mass of any range
+    of V ranks, so of any prefix, is off by less than 2^-48 + V 2^-61.
     """
-    sums = np.cumsum(np.exp2(log2_prob))
-    marks = np.floor(sums * (2.0**MASS_BITS / sums[-1])).astype(np.int64)
-    marks[-1] = 1 << MASS_BITS
-    masses: Ints = np.diff(np.minimum(marks, 1 << MASS_BITS), prepend=0)
-    return masses
+    sums = masses(torch.from_numpy(log2_prob), _FINE_BITS).cumsum(0).numpy()
+    quantised: Ints = np.diff(sums >> (_FINE_BITS - MASS_BITS), prepend=0)
+    return quantised
 
 
-def likeliest(masses: Ints, ids: Ints, top_p: float) -> Ints:
+def likeliest(law: Ints, ids: Ints, top_p: float) -> Ints:
     """The masses of the fewest likeliest tokens that together have the share `top_p`, ties broken by token ids; 0 for
     the others.
     """
     if top_p >= 1:
-        return masses
-    order = np.lexsort((ids, -masses))
-    count = int(np.searchsorted(masses[order].cumsum(), math.ceil(top_p * int(masses.sum())))) + 1
-    kept = np.zeros_like(masses)
-    kept[order[:count]] = masses[order[:count]]
+        return law
+    order = np.lexsort((ids, -law))
+    count = int(np.searchsorted(law[order].cumsum(), math.ceil(top_p * int(law.sum())))) + 1
+    kept = np.zeros_like(law)
+    kept[order[:count]] = law[order[:count]]
     return kept
 
 
-def restrict(masses: Ints, ids: Ints, top_p: float, allowed: NDArray[np.bool_] | None) -> QuantisedLaw:
+def restrict(law: Ints, ids: Ints, top_p: float, allowed: NDArray[np.bool_] | None) -> QuantisedLaw:
     """The law of the likeliest tokens, given that they are allowed; if none of them is, that of all allowed ones.
 
     Raises:
         NoEntropyError: no token is.
     """
-    likely = likeliest(masses, ids, top_p)
+    likely = likeliest(law, ids, top_p)
     left = likely if allowed is None else np.where(allowed, likely, 0)
     kept = int(left.sum()) / int(likely.sum())
     if not kept and allowed is not None:
-        left = np.where(allowed, masses, 0)
+        left = np.where(allowed, law, 0)
     if not left.any():
         raise NoEntropyError("no token of the model keeps the text in canonical form; use another prompt")
     return QuantisedLaw(np.concatenate([np.zeros(1, dtype=np.int64), left.cumsum()]), kept)
@@ -106,9 +109,9 @@ class ModelSource:
         """The law of the token after `tokens`."""
         canvas, position = self.canvas(tokens)
         law = self.lm.log2_probs(torch.tensor([canvas]), position, self.settings.temperature)[0]
-        masses = quantise(law.cpu().numpy()[self.vocabulary.ids])
+        quantised = quantise(law.cpu().numpy()[self.vocabulary.ids])
         allowed = None if self.settings.form == "any" else self.rule.after(self.vocabulary.text(tokens))
-        return restrict(masses, self.vocabulary.ids, self.settings.top_p, allowed)
+        return restrict(quantised, self.vocabulary.ids, self.settings.top_p, allowed)
 
     def canvas(self, tokens: Tokens) -> tuple[Tokens, int]:
         """The canvas after `tokens`, and the position of the next one."""

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from polar.text.arithmetic import Receiver
@@ -22,6 +23,7 @@ from polar.text.schemes.block.evidence import log2_evidence
 from polar.text.schemes.block.walk import CandidatePool, make_code, walk
 from polar.text.schemes.sending import MODEL_LAW, given, open_sender, write_end
 from wm_env.lm.build.cost import estimate, measure_speed
+from wm_env.lm.models.exact.law import probabilities
 from wm_env.lm.pools.candidates import Pool, make_pools
 
 if TYPE_CHECKING:
@@ -144,7 +146,7 @@ def _cost(scheme: "Block", pools: list[Pool], condition: str) -> Cost:
     if scheme.pool == "sampled":
         kept = math.prod(1 - pool.dropped / scheme.candidates for pool in pools)
         return Cost(1 - kept, MODEL_LAW, given=f"{condition} (blocks of whole characters)")
-    outside = sum(1 - float(np.exp2(pool.log2_prob).sum()) for pool in pools)
+    outside = sum(1 - float(probabilities(torch.from_numpy(pool.log2_prob)).sum()) for pool in pools)
     total = outside + sum(make_code(pool, scheme.code_budget).tv for pool in pools)
     return Cost(min(1.0, max(0.0, total)), MODEL_LAW)
 

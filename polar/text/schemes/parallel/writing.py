@@ -21,7 +21,7 @@ from polar.text.schemes.parallel.labels import read_bits, vocabulary_labels
 from polar.text.schemes.parallel.outer_code import LONGEST_CODEWORD, encode_frame
 from polar.text.schemes.parallel.reading import message_mask, tokenizer_readers
 from polar.text.schemes.parallel.step import Accept, Uniform, draw_labels, draw_tokens, label_masses, place_points
-from polar.text.sources import likeliest, quantise
+from polar.text.sources import MASS_BITS, likeliest
 from polar.text.tail import LONGEST_TAIL, ends_sentence
 from wm_env.common.arrays import Floats, Ints
 from wm_env.common.intervals import block_interval
@@ -151,9 +151,9 @@ def step_marginals(writing: Writing, scheme: Parallel, tokens: Tokens) -> Floats
     if law.top_p == 1:
         return laws
     ids = np.arange(laws.shape[1])
-    with np.errstate(divide="ignore"):
-        masses = np.stack([likeliest(quantise(np.log2(row)), ids, law.top_p) for row in laws])
-    return masses / masses.sum(1, keepdims=True)
+    masses = np.stack([likeliest(np.rint(row * 2.0**MASS_BITS).astype(np.int64), ids, law.top_p) for row in laws])
+    restricted: Floats = masses / masses.sum(1, keepdims=True)
+    return restricted
 
 
 class Fitness:

@@ -69,7 +69,7 @@ class LawAnswers:
             question_arrays(list(laws))
             | packed("vocabulary", vocabulary.strings, np.uint8)
             | packed("ranks", rows)
-            | {"ids": vocabulary.ids, "marks": np.array(marks, dtype=np.int64)}
+            | {"ids": vocabulary.ids.astype(np.int32), "marks": np.array(marks, dtype=np.int64)}
         )
 
     def _reduced(self) -> tuple[Vocabulary, dict[Tokens, Marks]]:
@@ -102,7 +102,7 @@ def read_answers(arrays: Arrays) -> LawAnswers:
     strings = [piece.tobytes() for piece in pieces(arrays, "vocabulary", np.uint8)]
     vocabulary = Vocabulary(dict(zip(array_of(arrays, "ids").tolist(), strings, strict=True)))
     ranks = pieces(arrays, "ranks")
-    marks = array_of(arrays, "marks")
+    marks = array_of(arrays, "marks", np.int64)
     if sum(map(len, ranks)) != len(marks):
         raise ValueError("marks do not add up to ranks")
     laws: dict[Tokens, Marks] = {}
