@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-
 from peer_schemes import discop, imec, keyed_colours, od_stega, sparsamp
 from peer_schemes.weights import quantise
+from scipy.optimize import minimize
 
 WEIGHTS = st.lists(st.integers(1, 40), min_size=1, max_size=9)
 

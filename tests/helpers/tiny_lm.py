@@ -68,7 +68,7 @@ def write_lm(
 
 def brute_force(lm, allowed: int, context: list[int], length: int, temperature: float) -> dict[tuple[int, ...], float]:
     """log2 probability of every block of `length` of the tokens 0..allowed-1: a full forward a prefix, own softmax."""
-    scores = {(): 0.0}
+    scores: dict[tuple[int, ...], float] = {(): 0.0}
     for step in range(length):
         longer = {}
         for prefix, score in scores.items():
