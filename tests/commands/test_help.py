@@ -43,7 +43,7 @@ def classes_of(module):
         node.name: {
             field.target.id: doc.value.value
             for field, doc in itertools.pairwise(node.body)
-            if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr)
+            if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant)
         }
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.ClassDef)

@@ -15,8 +15,8 @@ from polar.text.arithmetic import (
     Receiver,
     Sender,
 )
-from polar.text.framing import parse_bits
 from polar.text.derivation import MessageKeys
+from polar.text.framing import parse_bits
 from polar.text.keys import Key
 
 KEYS = MessageKeys(Key(bytes(range(32))), 3, "stream")

@@ -10,15 +10,16 @@ from scipy.stats import chisquare
 from tiny_lm import write_lm
 
 from polar.text.arithmetic import MessageTooLongError, NoEntropyError, Receiver, Sender
-from polar.text.scheme import NoMessageError
-from polar.text.channel import Settings, open_channel
+from polar.text.channel import open_channel
 from polar.text.decoding import decode, decode_with_law, text_forms
-from polar.text.embedding import Limits, UnfitTextError, embed, embed_with_retries
-from polar.text.framing import parse_bits
 from polar.text.derivation import MessageKeys
+from polar.text.embedding import UnfitTextError, embed, embed_with_retries
+from polar.text.framing import parse_bits
 from polar.text.keys import Key
 from polar.text.records import RECORD_FORMAT, load_text_law, save_text_law
+from polar.text.scheme import NoMessageError
 from polar.text.schemes import stream
+from polar.text.settings import Limits, Settings
 from polar.text.sources import drive
 from polar.text.tail import ends_sentence, write_tail
 from wm_env.common.tensors import read_tensors, write_tensors

@@ -7,18 +7,6 @@ import pytest
 from ascii_lm import LETTERS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom
-from tiny_lm import write_lm
-
-from polar.__main__ import main
-from polar.text import commands
-from polar.text.channel import open_channel
-from polar.text.decoding import decode, decode_parallel
-from polar.text.embedding import embed
-from polar.text.framing import BitString, make_frame
-from polar.text.derivation import MessageKeys
-from polar.text.keys import Key, save_key
-from polar.text.schemes.parallel.outer_code import encode_frame
 from polar.text.schemes.parallel.scheme import (
     PLAIN_DRAWS,
     Written,
@@ -31,6 +19,18 @@ from polar.text.schemes.parallel.scheme import (
     uniforms,
     write,
 )
+from scipy.stats import binom
+from tiny_lm import write_lm
+
+from polar.__main__ import main
+from polar.text import commands
+from polar.text.channel import open_channel
+from polar.text.decoding import decode, decode_parallel
+from polar.text.derivation import MessageKeys
+from polar.text.embedding import embed
+from polar.text.framing import BitString, make_frame
+from polar.text.keys import Key, save_key
+from polar.text.schemes.parallel.outer_code import encode_frame
 from polar.text.settings import Limits, Settings
 from wm_env.lm.models.load import load_lm, load_tokenizer
 
