@@ -12,6 +12,7 @@ from torch import Tensor
 from wm_env.common.checks import number, reals
 from wm_env.env import CovertWatermarkEnv
 from wm_env.labelling import label_candidates, label_law
+from wm_env.objectives import Objective
 from wm_env.problem import Problem
 from wm_env.spaces import ProductOfSimplices, join_laws
 
@@ -79,8 +80,10 @@ class MarginalLogits(gym.ActionWrapper[Any, NDArray[np.float32], NDArray[np.floa
         raw = env.unwrapped
         if not isinstance(raw, CovertWatermarkEnv) or not isinstance(env.action_space, ProductOfSimplices):
             raise TypeError(f"MarginalLogits wraps CovertWatermarkEnv-v0, not {env}")
-        if raw.objective.message_set:
-            raise ValueError("objective='coded': marginals with a labelling are for objective='gp'; use laws")
+        if type(raw.objective) is not Objective:
+            raise ValueError(
+                f"objective={raw.objective.name!r}: marginals with a labelling are for objective='gp'; use laws"
+            )
         if number("bound", bound) <= 0:
             raise ValueError(f"bound={bound}: a number above 0 is needed")
         self._raw, self._space = raw, env.action_space

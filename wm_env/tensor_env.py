@@ -16,10 +16,10 @@ from torch import Tensor
 from wm_env.common.checks import integer, options_or_none, seed_or_none
 from wm_env.credit import COST, PARENT, RATE, parents
 from wm_env.env import CovertWatermarkEnv
-from wm_env.information import SharedSymbols, entropy, measure, measure_by_state, shared_symbols, total_variation
+from wm_env.information import entropy
 from wm_env.labelling import is_injective, label_candidates, label_entropy
-from wm_env.law import BlockLaw, advance, induced_cover
-from wm_env.problem import reward_bound
+from wm_env.law import BlockLaw, SharedSymbols, advance, induced_cover, shared_symbols
+from wm_env.objectives import Objective
 from wm_env.spaces import TOLERANCE
 
 Observation = dict[str, Tensor]
@@ -97,8 +97,7 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
     * Nothing is read back from the device, so a law that the single environment would refuse is not refused here:
       the reward and the costs of its copy are NaN from that block to the end of the episode.
 
-    Infos of a step: `cost`, `cost_so_far`, `rate_per_token`; at reset also `rate_bound`, and `optimal_rate` where it is
-    reached.
+    Infos: `cost`, `rate_per_token`, `cost_so_far`, `rate_bound`, `optimal_rate`, as in the single environment.
     """
 
     def __init__(self, num_envs: int = 1, device: str | torch.device = "cpu", **arguments: Any):
@@ -123,6 +122,7 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
         self._blocks = tuple(self._on_device(number) for number in range(len(self.single.problem.blocks)))
         prior = torch.from_numpy(self.single.problem.tree.prior).to(self.device)
         self._prior = prior[:, None].expand(-1, num_envs)
+        self._bound = self.single.objective.bound(self.single.problem)
         self._number = -1
         self._state_probs = self._prior
         self._law_played: tuple[int, Tensor, Tensor] | None = None
@@ -142,12 +142,8 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
         if not isinstance(seed, list):
             seed_or_none(seed)
         self._begin()
-        bound = reward_bound(self.single.problem, self.single.objective)
-        infos = {"cost": torch.zeros_like(self._cost_so_far), "cost_so_far": self._cost_so_far}
-        infos["rate_bound"] = torch.full_like(self._cost_so_far, bound.rate)
-        if bound.exact:
-            infos["optimal_rate"] = infos["rate_bound"]
-        return self._observation(), infos
+        nothing = torch.zeros_like(self._cost_so_far)
+        return self._observation(), self._infos(nothing, nothing)
 
     def step(self, actions: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, Infos]:
         """Play one block of every copy; see the class.
@@ -164,15 +160,13 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
         number, problem = self._number, self.single.problem
         played, following = self._advance(number, self._state_probs, actions)
         self._cost_so_far = self._cost_so_far + problem.gamma ** (number + 1) * played.cost
-        infos: Infos = {
-            "cost": played.cost,
-            "cost_so_far": self._cost_so_far,
-            "rate_per_token": played.rate / problem.tree.block_length,
-        }
+        infos = self._infos(played.rate, played.cost)
         ended = number + 1 == len(self._blocks)
         if ended:
             infos = {"final_obs": self._final(), "final_info": infos}
             self._begin()
+            nothing = torch.zeros_like(self._cost_so_far)
+            infos |= self._infos(nothing, nothing)
         else:
             self._state_probs = following
             self._number += 1
@@ -200,7 +194,7 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
     def _advance(self, number: int, state_probs: Tensor, actions: Tensor) -> tuple[Played, Tensor]:
         """What a block is worth and costs, and the law of the next state."""
         self._law_played = number, state_probs, actions
-        if self.device.type != "cuda" or self.single.objective.message_set:
+        if self.device.type != "cuda" or type(self.single.objective) is not Objective:
             rate, cost, following = self._compute(number, state_probs, actions)
         else:
             key = number, actions.dtype
@@ -228,16 +222,16 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
         p_candidate = p_candidate * block.support[:, None]
         p_label = p_label / p_label.sum(1, keepdim=True)
         p_candidate = p_candidate / p_candidate.sum(2, keepdim=True)
-        law = BlockLaw(state_probs, block.cover, block.symbol, p_label, p_candidate)
+        law = BlockLaw(state_probs, block.cover, block.symbol, p_label, p_candidate, block.shared)
         return self.single.objective(law), refused
 
     def _measure(self, number: int, state_probs: Tensor, law: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Rate and cost, shape (copies,), and P~(x|s), shape (N, Q, copies)."""
-        measured = measure(law, self._blocks[number].shared)
+        measured = self.single.objective.measure(law, self.single.problem.cost)
         return measured.rate, measured.cost, induced_cover(law)
 
     def _by_state(self, number: int, state_probs: Tensor, law: Any) -> tuple[Tensor, Tensor]:
-        return measure_by_state(law)
+        return self.single.objective.measure_by_state(law, self.single.problem.cost)
 
     def _begin(self) -> None:
         self._number = 0
@@ -251,6 +245,15 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
             "state_probs": torch.nn.functional.pad(state_probs, (0, self._states - state_probs.shape[1])),
             "cover": block.shown.expand(self.num_envs, -1),
             "block": torch.full((self.num_envs,), self._number, device=self.device),
+        }
+
+    def _infos(self, rate: Tensor, cost: Tensor) -> Infos:
+        return {
+            "cost": cost,
+            "rate_per_token": rate / self.single.problem.tree.block_length,
+            "cost_so_far": self._cost_so_far,
+            "rate_bound": torch.full_like(self._cost_so_far, self._bound.rate),
+            "optimal_rate": torch.full_like(self._cost_so_far, self._bound.rate if self._bound.exact else torch.nan),
         }
 
     def _final(self) -> Observation:
@@ -300,8 +303,10 @@ class MarginalTensorEnv(TensorEnv):
             raise ValueError(f"bound={bound}: a number above 0 is needed")
         self.bound = bound
         super().__init__(num_envs, device, **arguments)
-        if self.single.objective.message_set:
-            raise ValueError("objective='coded': marginals with a labelling are for objective='gp'; use laws")
+        if type(self.single.objective) is not Objective:
+            raise ValueError(
+                f"objective={self.single.objective.name!r}: marginals with a labelling are for objective='gp'; use laws"
+            )
 
     def _action_space(self) -> gym.Space[Any]:
         space = self.single.action_space
@@ -322,4 +327,4 @@ class MarginalTensorEnv(TensorEnv):
     def _by_state(self, number: int, state_probs: Tensor, law: Tensor) -> tuple[Tensor, Tensor]:
         block = self._blocks[number]
         worth = entropy(law, 1) if block.label is None else label_entropy(law, block.label, self.single.labels)
-        return state_probs * worth, state_probs * total_variation(law, block.cover, 1)
+        return state_probs * worth, state_probs * self.single.problem.cost(law, block.cover)

@@ -19,10 +19,11 @@ from wm_env.common.arrays import Floats, Ints
 from wm_env.common.checks import integer, name_or_path, number, options_or_none, reals, seed_or_none
 from wm_env.contexts import ChainContexts, Contexts, TreeContexts, random_chain
 from wm_env.env import Observation, repair_laws
-from wm_env.information import SharedSymbols, measure
-from wm_env.law import BlockLaw
+from wm_env.information import measure
+from wm_env.law import BlockLaw, SharedSymbols
+from wm_env.objectives import make_objective
 from wm_env.optimum import RateBound, check_budget
-from wm_env.problem import make_objective, open_tree
+from wm_env.problem import open_tree
 from wm_env.spaces import ProductOfSimplices
 from wm_env.tree import subset
 
@@ -101,8 +102,9 @@ def measure_states(cover: Tensor, p_label: Tensor, p_candidate: Tensor) -> Step:
         torch.arange(candidates)[None, :, None],
         p_label.T[None],
         p_candidate.movedim(0, -1)[None],
+        SharedSymbols(candidates, nothing, nothing[:, None], 0),
     )
-    measured = measure(law, SharedSymbols(candidates, nothing, nothing[:, None], 0))
+    measured = measure(law)
     induced = (p_label[..., None] * p_candidate).sum(1)
     return Step(measured.rate.numpy(), measured.cost.numpy(), induced.numpy())
 
@@ -134,9 +136,9 @@ class CovertWatermarkText(gym.Env[Observation, NDArray[Any]]):
     as labels that are a function of X do.
 
     ## Info
-    `cost`, `cost_so_far`, `rate_per_token`, `candidate` (the one that was drawn, -1 at reset), at every step and at
-    reset; at reset also `rate_bound`, which the mean return of no policy within the budget exceeds, and
-    `optimal_rate` where it is reached.
+    The same keys at reset and at every step: `cost`, `rate_per_token` (r / L), `candidate` (the one that was drawn, -1 at
+    reset), `cost_so_far`, `rate_bound`, which the mean return of no policy within the budget exceeds, and
+    `optimal_rate`, the same number where it is reached, else NaN.
 
     ## Starting state
     A prompt drawn from the prior. No options.
@@ -189,11 +191,7 @@ class CovertWatermarkText(gym.Env[Observation, NDArray[Any]]):
         super().reset(seed=seed_or_none(seed))
         self._context, self._number, self._cost_so_far = self.task.contexts.start(self.np_random.random()), 0, 0.0
         self._cover = self.task.contexts.covers([self._context])
-        bound = self.task.bound
-        info = {"cost": 0.0, "cost_so_far": 0.0, "rate_per_token": 0.0, "candidate": -1, "rate_bound": bound.rate}
-        if bound.exact:
-            info["optimal_rate"] = bound.rate
-        return self._observation(), info
+        return self._observation(), self._info(0.0, 0.0, -1)
 
     def step(self, action: NDArray[Any]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Play the law, draw the block.
@@ -215,17 +213,16 @@ class CovertWatermarkText(gym.Env[Observation, NDArray[Any]]):
         if self._number < task.blocks:
             self._context = task.contexts.follow(self._context, candidate)
             self._cover = task.contexts.covers([self._context])
-        info = {
-            "cost": cost,
-            "cost_so_far": self._cost_so_far,
-            "rate_per_token": rate / task.contexts.block_length,
-            "candidate": candidate,
-        }
+        info = self._info(rate, cost, candidate)
         return self._observation(), rate, self._number == task.blocks, False, info
 
     def identity(self) -> dict[str, Any]:
         """What a policy that was trained here depends on; see `TextTask.identity`."""
         return self.task.identity()
+
+    def _info(self, rate: float, cost: float, candidate: int) -> dict[str, Any]:
+        columns = info_columns(self.task, np.array([rate]), np.array([cost]), np.array([self._cost_so_far]))
+        return {name: values[0] for name, values in columns.items()} | {"candidate": np.int64(candidate)}
 
     def _observation(self) -> Observation:
         ended = np.array([self._number == self.task.blocks])
@@ -277,7 +274,8 @@ class CovertWatermarkTextVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[
         else:
             pairs = zip(self._rngs, seeds, strict=True)
             self._rngs = [rng if one is None else seeding.np_random(one)[0] for rng, one in pairs]
-        return self._begin(), self._start_infos()
+        nothing = np.zeros(self.num_envs)
+        return self._begin(), self._infos(nothing, nothing, np.full(self.num_envs, -1))
 
     def step(self, actions: NDArray[Any]) -> tuple[Observation, Floats, NDArray[np.bool_], NDArray[np.bool_], Infos]:
         """Play one block of every text.
@@ -298,14 +296,7 @@ class CovertWatermarkTextVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[
         chosen = draw(played.induced, np.array([rng.random() for rng in self._rngs]))
         self._number += 1
         self._cost_so_far = self._cost_so_far + task.gamma**self._number * played.cost
-        infos = _masked(
-            {
-                "cost": played.cost,
-                "cost_so_far": self._cost_so_far,
-                "rate_per_token": played.rate / task.contexts.block_length,
-                "candidate": chosen,
-            }
-        )
+        infos = self._infos(played.rate, played.cost, chosen)
         ended = self._number == task.blocks
         if ended:
             last = observe(self._cover, np.full(copies, self._number), np.ones(copies, dtype=np.bool_))
@@ -315,7 +306,7 @@ class CovertWatermarkTextVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[
             everyone = np.ones(copies, dtype=np.bool_)
             infos = {"final_obs": final_obs, "_final_obs": everyone, "final_info": infos, "_final_info": everyone}
             observation = self._begin()
-            infos |= self._start_infos()
+            infos |= self._infos(np.zeros(copies), np.zeros(copies), np.full(copies, -1))
         else:
             pairs = zip(self._contexts, chosen.tolist(), strict=True)
             self._contexts = [task.contexts.follow(context, candidate) for context, candidate in pairs]
@@ -334,13 +325,10 @@ class CovertWatermarkTextVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[
         self._number, self._cost_so_far = 0, np.zeros(self.num_envs)
         return self._observation()
 
-    def _start_infos(self) -> Infos:
-        bound, copies = self.task.bound, self.num_envs
-        infos = {name: np.zeros(copies) for name in ("cost", "cost_so_far", "rate_per_token")}
-        infos["candidate"], infos["rate_bound"] = np.full(copies, -1), np.full(copies, bound.rate)
-        if bound.exact:
-            infos["optimal_rate"] = infos["rate_bound"].copy()
-        return _masked(infos)
+    def _infos(self, rate: Floats, cost: Floats, candidate: Ints) -> Infos:
+        """In Gymnasium's form: beside every array a mask of the copies that have it."""
+        infos: Infos = dict(info_columns(self.task, rate, cost, self._cost_so_far)) | {"candidate": candidate}
+        return infos | {f"_{name}": np.ones(len(values), dtype=np.bool_) for name, values in infos.items()}
 
     def _observation(self) -> Observation:
         copies = self.num_envs
@@ -426,6 +414,18 @@ def observe(cover: Floats, block: Ints, ended: NDArray[np.bool_]) -> Observation
     }
 
 
+def info_columns(task: TextTask, rate: Floats, cost: Floats, cost_so_far: Floats) -> dict[str, Floats]:
+    """Numbers of some texts, shape (n,) each, float64; see `CovertWatermarkText`."""
+    bound = task.bound
+    return {
+        "cost": cost.copy(),
+        "rate_per_token": rate / task.contexts.block_length,
+        "cost_so_far": cost_so_far.copy(),
+        "rate_bound": np.full(len(cost), bound.rate),
+        "optimal_rate": np.full(len(cost), bound.rate if bound.exact else np.nan),
+    }
+
+
 def draw(law: Floats, uniform: Floats) -> Ints:
     """The candidate at a point of the distribution function of each row, shape (n,), int64; never one of mass 0."""
     above = law.cumsum(1)
@@ -442,7 +442,3 @@ def check_no_options(options: Any) -> None:
     if options_or_none(options):
         raise ValueError(f"options={options}: this environment has none")
 
-
-def _masked(infos: Infos) -> Infos:
-    """Gymnasium's form: beside every array a mask of the copies that have it."""
-    return infos | {f"_{name}": np.ones(len(values), dtype=np.bool_) for name, values in infos.items()}

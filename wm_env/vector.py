@@ -15,10 +15,10 @@ from torch import Tensor
 
 from wm_env.common.checks import integer, options_or_none, reals, seed_or_none
 from wm_env.credit import COST, PARENT, RATE, parents
-from wm_env.env import CovertWatermarkEnv, Observation, repair_action, repair_laws
-from wm_env.information import Measures, SharedSymbols, measure, measure_by_state, shared_symbols
-from wm_env.law import BlockLaw, advance, induced_cover
-from wm_env.problem import BlockTensors, Problem, reward_bound
+from wm_env.env import CovertWatermarkEnv, Observation, info_values, repair_action, repair_laws
+from wm_env.information import Measures
+from wm_env.law import BlockLaw, SharedSymbols, advance, induced_cover, shared_symbols
+from wm_env.problem import BlockTensors, Problem
 from wm_env.tensor_env import TensorEnv
 
 Infos = dict[str, Any]
@@ -74,6 +74,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         self._state_probs = torch.zeros(self._shape[0], num_envs, dtype=torch.float64)
         self._number = np.full(num_envs, -1)
         self._cost_so_far = np.zeros(num_envs)
+        self._rate_bound, self._optimal_rate = np.zeros(num_envs), np.full(num_envs, np.nan)
         self._played: list[_Play] = []
 
     def reset(
@@ -125,7 +126,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         self._played = [self._play(move) for move in moves]
         for play in self._played:
             rewards[play.copies] = play.measured.rate.numpy()
-            self._record(play, infos)
+            self._record(play.measured, play.copies, infos)
         terminated = ~ended & (self._number == len(self._stacked))
         if self.autoreset_mode is AutoresetMode.NEXT_STEP and ended.any():
             self._begin(np.flatnonzero(ended), {}, infos)
@@ -142,7 +143,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         shape = (self.num_envs, self._shape[0])
         found = {RATE: np.zeros(shape), COST: np.zeros(shape), PARENT: np.full(shape, -1)}
         for play in self._played:
-            rate, cost = measure_by_state(play.law)
+            rate, cost = self.single.objective.measure_by_state(play.law, self.single.problem.cost)
             found[RATE][play.copies, : len(rate)] = rate.T.numpy()
             found[COST][play.copies, : len(cost)] = cost.T.numpy()
             found[PARENT][play.copies] = parents(play.child, shape[1]).T.numpy()
@@ -160,11 +161,12 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         """Play one block of some copies."""
         number, copies, block = move.number, move.copies, move.block
         state_probs = self._state_probs[: len(block.cover), torch.from_numpy(copies)]
-        law = self.single.objective(BlockLaw(state_probs, block.cover, block.symbol, move.p_label, move.p_candidate))
+        played = BlockLaw(state_probs, block.cover, block.symbol, move.p_label, move.p_candidate, move.shared)
+        law = self.single.objective(played)
         if number + 1 < len(self._stacked):
             following = advance(state_probs, induced_cover(law), block.child, self._shape[0])
             self._state_probs[:, torch.from_numpy(copies)] = following
-        measured = measure(law, move.shared)
+        measured = self.single.objective.measure(law, self.single.problem.cost)
         self._number[copies] += 1
         self._cost_so_far[copies] += self.single.problem.gamma ** (number + 1) * measured.cost.numpy()
         return _Play(copies, law, measured, block.child)
@@ -173,7 +175,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         # Copies last: see `wm_env.law.BlockLaw`.
         states, (_, labels, entries) = len(stacked.tensors.cover), self._shape
         flat = torch.from_numpy(actions).flatten(1)[:, : states * labels * entries]
-        laws = flat.T.contiguous().to(torch.float64).view(states, labels, entries, len(actions))
+        laws = torch.empty(flat.T.shape, dtype=torch.float64).copy_(flat.T).view(states, labels, entries, len(actions))
         if stacked.padding is not None:
             # Copies with fewer states than others: what their actions say there is ignored, so any law will do.
             by_copy = laws.movedim(3, 1)
@@ -201,13 +203,10 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         self._number[copies] = 0
         self._cost_so_far[copies] = 0.0
         self._state_probs[:, torch.from_numpy(copies)] = self._prior[:, torch.from_numpy(copies)]
-        self._add(infos, "cost", copies, 0.0)
-        self._add(infos, "cost_so_far", copies, 0.0)
-        bounds = [reward_bound(problem, self.single.objective) for problem in drawn]
-        self._add(infos, "rate_bound", copies, [bound.rate for bound in bounds])
-        exact = np.array([bound.exact for bound in bounds])
-        if exact.any():
-            self._add(infos, "optimal_rate", copies[exact], [bound.rate for bound in bounds if bound.exact])
+        bounds = [self.single.objective.bound(problem) for problem in drawn]
+        self._rate_bound[copies] = [bound.rate for bound in bounds]
+        self._optimal_rate[copies] = [bound.rate if bound.exact else np.nan for bound in bounds]
+        self._record(None, copies, infos)
 
     def _stack_problems(self) -> None:
         self._stacked = _stack(self.problems, self._shape[0])
@@ -231,19 +230,11 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
             kept[name] = np.where(terminated, np.zeros_like(values), values)
         return moved | {"final_info": final, "_final_info": terminated.copy()} | kept
 
-    def _record(self, play: "_Play", infos: Infos) -> None:
-        measured = play.measured
-        columns = {
-            "cost": measured.cost.numpy(),
-            "cost_so_far": self._cost_so_far[play.copies],
-            "rate_per_token": measured.rate.numpy() / self.single.problem.tree.block_length,
-            "i_ux": measured.i_ux.numpy(),
-            "i_us": measured.i_us.numpy(),
-            "i_ux_given_s": measured.i_ux_given_s.numpy(),
-            "cover_entropy": measured.cover_entropy.numpy(),
-        }
-        for name, values in columns.items():
-            self._add(infos, name, play.copies, values)
+    def _record(self, measured: Measures | None, copies: Copies, infos: Infos) -> None:
+        length = self.single.problem.tree.block_length
+        sums = (self._cost_so_far[copies], self._rate_bound[copies], self._optimal_rate[copies])
+        for name, values in info_values(measured, *sums, length).items():
+            self._add(infos, name, copies, values)
 
     def _add(self, infos: Infos, name: str, copies: Copies, values: Any) -> None:
         if name not in infos:
