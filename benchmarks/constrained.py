@@ -224,7 +224,10 @@ def read_rows(path: Path) -> list[Row]:
     if not path.exists():
         return []
     with path.open(newline="") as file:
-        kinds = {one.name: {"str": str, "int": int, "float": float}[str(getattr(one.type, "__name__", one.type))] for one in fields(Row)}
+        kinds = {
+            one.name: {"str": str, "int": int, "float": float}[str(getattr(one.type, "__name__", one.type))]
+            for one in fields(Row)
+        }
         return [Row(**{name: kinds[name](value) for name, value in row.items()}) for row in csv.DictReader(file)]
 
 

@@ -102,7 +102,9 @@ def random_chain(kinds: int, candidates: int, entropy: tuple[float, float] = (2.
     if kinds < 1 or candidates < 1:
         raise ValueError("kinds and candidates must be at least 1")
     if not 0 < entropy[0] <= entropy[1] <= np.log2(candidates):
-        raise ValueError(f"entropy={entropy}: {candidates} candidates allow 0 < entropy <= {np.log2(candidates):.3f} bits")
+        raise ValueError(
+            f"entropy={entropy}: {candidates} candidates allow 0 < entropy <= {np.log2(candidates):.3f} bits"
+        )
     rng = np.random.default_rng(seed)
     cover = np.stack([gaussian_pmf(candidates, float(bits), rng) for bits in np.linspace(*entropy, kinds)])
     return Chain(np.full(kinds, 1 / kinds), cover, rng.integers(kinds, size=(kinds, candidates)))
