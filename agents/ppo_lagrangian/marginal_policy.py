@@ -59,8 +59,12 @@ class MarginalPolicy(ActorCriticPolicy):
         use_sde: bool = False,
         **kwargs: Any,
     ):
-        shapes = isinstance(observation_space, gym.spaces.Dict) and isinstance(action_space, gym.spaces.Box)
-        if use_sde or not shapes or observation_space["cover"].shape != action_space.shape:
+        if (
+            use_sde
+            or not isinstance(observation_space, gym.spaces.Dict)
+            or not isinstance(action_space, gym.spaces.Box)
+            or observation_space["cover"].shape != action_space.shape
+        ):
             raise TypeError("MarginalPolicy acts on CovertWatermarkEnv-v0 wrapped in MarginalLogits, without gSDE")
         states, cover = (gym.spaces.flatdim(observation_space[name]) for name in ("state_probs", "cover"))
         self.candidates = cover // states
@@ -113,7 +117,8 @@ class MarginalPolicy(ActorCriticPolicy):
         candidate = torch.stack([log_cover, log_cover - highest, log_cover + entropy, above], -1)
         seen = torch.cat([candidate, state[:, :, None].expand(*candidate.shape[:3], -1)], -1)
         tilt = self.tilt_net(seen)[..., 0]
-        return (math.log(2) * (log_cover - highest) + tilt).clamp(-self.bound, self.bound)
+        logits: Tensor = (math.log(2) * (log_cover - highest) + tilt).clamp(-self.bound, self.bound)
+        return logits
 
     def mean_logits(self, table: StateTable) -> Tensor:
         """`ranked_logits` with the candidates in the observation's order."""
