@@ -126,7 +126,7 @@ class Reading:
 
     def message(self, text: str, key: Key, nonce: int) -> Message | None:
         """What the receiver finds."""
-        keys = MessageKeys(key, nonce, "stream")
+        keys = MessageKeys(key, nonce, b"stream")
         receiver = Receiver(text.encode(), keys)
         try:
             drive(stream.walk(self.channel.source.vocabulary, keys, receiver), self.law)
@@ -179,7 +179,7 @@ def outcomes(tally: Tally) -> str:
 def efficiency(bench: Bench, number: int) -> Tally:
     """A random message of `size` bytes in the scheme stream; see `metering.measure`."""
     rng = bench.rng(number)
-    keys = MessageKeys(draw_key(rng), 0, "stream")
+    keys = MessageKeys(draw_key(rng), 0, b"stream")
     return measure(bench.channel(number), keys, Sender(rng.bytes(bench.options.size), keys, 10**6, 10**6))
 
 
@@ -226,7 +226,7 @@ class BriefSender(Sender):
 
 def law(bench: Bench, number: int) -> Tally:
     """The first two tokens of a text behind one prompt with a random key."""
-    keys = MessageKeys(draw_key(bench.rng(number)), 0, "stream")
+    keys = MessageKeys(draw_key(bench.rng(number)), 0, b"stream")
     walk = stream.walk(bench.vocabulary, keys, BriefSender(bench.vocabulary, keys))
     tokens, _ = drive(walk, bench.marked(0)[-1].law)
     return {tokens[:2]: 1}

@@ -164,7 +164,7 @@ def run_text(bench: Bench, settings: Settings, number: int, tally: Tally) -> Non
     """One text of each kind: with a message, plain, and coloured; all of the same number of steps."""
     rng = np.random.default_rng([bench.options.seed, settings.positions, settings.hash_bits, number])
     plain = rng.spawn(1)[0]
-    channel, keys = bench.channel(number, settings), MessageKeys(Key(rng.bytes(KEY_BYTES)), number, "parallel")
+    channel, keys = bench.channel(number, settings), MessageKeys(Key(rng.bytes(KEY_BYTES)), number, b"parallel")
     message = int(rng.integers(1 << MESSAGE_BITS))
     positions, uniform = parallel.message_mask(settings), parallel.uniforms(keys.stream("choices"))
     labels = vocabulary_labels(channel.token_bytes, len(bench.lm.banned), keys.derive("labels"), settings.hash_bits)
@@ -249,7 +249,7 @@ def edits(bench: Bench) -> None:
 def edit_text(bench: Bench, settings: Settings, number: int, cells: dict[float, list[float]]) -> int:
     """Write one text, and substitute a share of its tokens, several times over; its length in tokens."""
     rng = np.random.default_rng([bench.options.seed, settings.positions, settings.parity, number])
-    channel, keys = bench.channel(number, settings), MessageKeys(Key(rng.bytes(KEY_BYTES)), number, "parallel")
+    channel, keys = bench.channel(number, settings), MessageKeys(Key(rng.bytes(KEY_BYTES)), number, b"parallel")
     message = BitString(int(rng.integers(1 << MESSAGE_BITS)), MESSAGE_BITS)
     codeword = encode_frame(make_frame(message, keys.check), settings.parity)
     tokens = np.array(parallel.write(channel, message, keys, 10_000).tokens)

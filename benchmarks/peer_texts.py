@@ -91,7 +91,7 @@ class Job:
 
     def draws(self, label: str) -> KeyStream:
         """Shared randomness, from the start."""
-        return MessageKeys(self.key, 0, "stream").stream(label)
+        return MessageKeys(self.key, 0, b"stream").stream(label)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Outcome:
 
 def send_stream(job: Job) -> Outcome:
     """Ours, token by token, read from the bytes of the text."""
-    keys = MessageKeys(job.key, 0, "stream")
+    keys = MessageKeys(job.key, 0, b"stream")
     sender = Sender(job.message, keys, MOST_TOKENS, MOST_TOKENS)
     vocabulary = job.channel.source.vocabulary
     tokens, node = drive(stream.walk(vocabulary, keys, sender), job.laws.after)
@@ -124,7 +124,7 @@ def send_stream(job: Job) -> Outcome:
 
 def send_block(job: Job) -> Outcome:
     """Ours with keyed pools of Q = 64 blocks of 8 tokens, read from the bytes of the text."""
-    keys = MessageKeys(job.key, 0, "block")
+    keys = MessageKeys(job.key, 0, b"block")
     sender = Sender(job.message, keys, MOST_TOKENS, MOST_TOKENS)
     source = pool_source(job.channel, keys)
     pools: dict[Tokens, Pool] = {}

@@ -14,7 +14,7 @@ from polar.text.ledger import check_ledger, ledger_beside, lock_of
 from polar.text.received import seen_beside
 from polar.text.schemes import NAMES, load_schemes
 from polar.text.settings import LawSettings, Limits, Settings
-from wm_env.common.arguments import OptionalPath, OptionalText
+from wm_env.common.arguments import OptionalInteger, OptionalPath, OptionalText
 from wm_env.common.command import is_closed
 from wm_env.common.files import (
     MOST_BYTES,
@@ -146,7 +146,7 @@ class Embed:
     """The message as text (UTF-8). Others on this machine can see it in the list of processes."""
     message_bits: OptionalText = None
     """The message as zeros and ones."""
-    nonce: int | None = None
+    nonce: OptionalInteger = None
     """Number of the message under this key; by default the first that the ledger does not have."""
     allow_nonce_reuse: bool = False
     """Use a nonce again. If all else is the same too, the texts of one message are equal."""
@@ -229,9 +229,9 @@ class Decode:
     """The text, or a document that holds it; - is standard input. The prompt may still be in front of it."""
     key: Path
     """The key file."""
-    nonce: int | None = None
+    nonce: OptionalInteger = None
     """Number of the message, if known."""
-    search: int | None = None
+    search: OptionalInteger = None
     """How many nonces to try if it is not; 128 if not given. They follow those that were seen."""
     ledger: OptionalPath = None
     """The file that notes which messages were read; by default the key file's name with .seen behind it."""

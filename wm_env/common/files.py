@@ -5,6 +5,8 @@ import fcntl
 import hashlib
 import json
 import os
+import re
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,6 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wm_env.common.json_values import parse_json, read_as
+
+_SHARED = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs", "lustre", "gpfs")
+"""How file systems are called whose locks may not hold between machines."""
 
 MOST_BYTES = 1 << 26
 """Most that is read at once, 64 MiB: a device or a pipe may have no end."""
@@ -55,10 +60,18 @@ def _replace(target: Path, write: Callable[[Path], object], mode: int) -> None:
         mask = os.umask(0)
         os.umask(mask)
         temporary.chmod(mode & ~mask)
-        temporary.replace(target)
+        _rename(temporary, target)
         sync_folder(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _rename(temporary: Path, target: Path) -> None:
+    """Put a file in its place; errors name the place, not the temporary file."""
+    try:
+        temporary.replace(target)
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(target)) from None
 
 
 def make_folder(folder: Path) -> list[Path]:
@@ -90,7 +103,8 @@ def sync_folder(folder: Path) -> None:
         # Files can be made in a folder that cannot be opened, one without read permission: wait for all disks.
         os.sync()
     except OSError as error:
-        if error.errno != errno.EINVAL:
+        # The files themselves are on the disk; only a failing or full disk is worth their loss.
+        if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
             raise
 
 
@@ -136,7 +150,50 @@ def check_output(path: Path, advice: str) -> None:
     Raises:
         OSError: it cannot.
     """
-    check_writable(_output_target(path, advice).parent, advice)
+    target = _output_target(path, advice)
+    check_writable(target.parent, advice)
+    if target.exists():
+        _check_exchangeable(target, path, advice)
+
+
+def _check_exchangeable(target: Path, path: Path, advice: str) -> None:
+    """Raise PermissionError if an existing file cannot be replaced by another one of its name."""
+    folder, status = target.parent.stat(), target.stat()
+    sticky = folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, status.st_uid, folder.st_uid)
+    if sticky:
+        raise PermissionError(f"{path} is another user's, in a folder where only owners replace files: {advice}")
+    if str(target) in mounts():
+        raise PermissionError(f"{path} is mounted by itself, so that it cannot be replaced: {advice}")
+    try:
+        # Files that are immutable or can only grow refuse this; it changes nothing. One's own may lack the permission,
+        # which replacing does not need.
+        os.close(os.open(target, os.O_WRONLY))
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EROFS):
+            raise PermissionError(f"{path} is protected from being replaced ({error.strerror}): {advice}") from None
+
+
+def mounts() -> dict[str, str]:
+    """What is mounted where: mount point -> kind of file system, as far as the system tells."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return {}
+    fields = [line.split(" ") for line in lines]
+    return {_unescaped(field[4]): field[field.index("-") + 1] for field in fields}
+
+
+def _unescaped(path: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)
+
+
+def network_file_system(path: Path) -> str | None:
+    """The kind of file system that `path` is on, if other machines may have it too; None if not, or if nobody tells."""
+    places = mounts()
+    for place in (link_target(path), *link_target(path).parents):
+        if kind := places.get(str(place)):
+            return kind if kind.startswith(_SHARED) else None
+    return None
 
 
 def check_replaceable(path: Path, kind: str, advice: str) -> None:

@@ -11,18 +11,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from wm_env.common import files
 from wm_env.common.files import (
     check_output,
+    check_replaceable,
     check_seed,
     check_writable,
     encoded,
     fingerprint,
     is_open_as,
+    mounts,
     naming,
+    network_file_system,
     read_all,
     read_file,
     read_json,
     read_text,
+    sync_folder,
     write_atomically,
     write_json,
     write_text,
@@ -232,3 +237,80 @@ def test_folder_below_a_file_is_not_writable(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(PermissionError, match="cannot be written"):
         check_writable(tmp_path / "file" / "run", "choose another --run")
+
+
+def test_what_is_kept_from_being_replaced_is_refused_before_the_work(tmp_path, monkeypatch):
+    path = tmp_path / "kept"
+    path.write_text("old")
+    check_output(path, "advice")
+    for number in (errno.EPERM, errno.EROFS):
+
+        def refuse(*arguments, number=number):
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as context:
+            context.setattr(os, "open", refuse)
+            context.setattr(files, "check_writable", lambda *arguments: None)
+            with pytest.raises(PermissionError, match=f"{path} is protected from being replaced .*: advice"):
+                check_output(path, "advice")
+    monkeypatch.setattr(files, "mounts", lambda: {str(path): "ext4"})
+    with pytest.raises(PermissionError, match=f"{path} is mounted by itself, .*: advice"):
+        check_output(path, "advice")
+
+
+def test_another_user_s_file_in_a_sticky_folder(tmp_path, monkeypatch):
+    path = tmp_path / "theirs"
+    path.write_text("old")
+    tmp_path.chmod(0o1777)
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    with pytest.raises(PermissionError, match="only owners replace files: advice"):
+        check_output(path, "advice")
+
+
+def test_a_rename_that_fails_names_the_file_and_not_the_temporary_one(tmp_path, monkeypatch):
+    path = tmp_path / "busy"
+
+    def refuse(temporary, target):
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(temporary))
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="busy") as refused:
+        write_text(path, "new")
+    assert refused.value.filename == str(path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("number", "fails"), [(errno.ENOTSUP, False), (errno.ENOSYS, False), (errno.EIO, True)])
+def test_folders_that_cannot_be_waited_for(tmp_path, monkeypatch, number, fails):
+    fsync = os.fsync
+
+    def refuse(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(number, os.strerror(number))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    if fails:
+        with pytest.raises(OSError, match=os.strerror(number)):
+            sync_folder(tmp_path)
+    else:
+        write_text(tmp_path / "file", "new")
+        assert (tmp_path / "file").read_text() == "new"
+
+
+def test_only_one_s_own_kind_of_file_is_replaced(tmp_path):
+    path = tmp_path / "file"
+    check_replaceable(path, "my kind", "advice")
+    path.write_text('{"kind": "my kind"}')
+    check_replaceable(path, "my kind", "advice")
+    path.write_text("something else")
+    with pytest.raises(FileExistsError, match=r"exists and is no my kind file, .*: advice"):
+        check_replaceable(path, "my kind", "advice")
+
+
+def test_file_systems_that_others_share(monkeypatch):
+    monkeypatch.setattr(files, "mounts", lambda: {"/": "ext4", "/net": "nfs4", "/net/here": "tmpfs"})
+    found = [network_file_system(Path(place)) for place in ("/a/b", "/net", "/net/x/y", "/net/here/z")]
+    assert found == [None, "nfs4", "nfs4", None]
+    monkeypatch.undo()
+    assert "/" in mounts()
