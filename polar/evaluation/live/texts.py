@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from polar.code.adaptive import AdaptiveCode, send_adapted
-from polar.text.schemes.block import CIRCLE, PoolCode, make_code
+from polar.text.schemes.block.walk import CIRCLE, PoolCode, make_code
 from wm_env.common.arrays import Floats, Ints
 from wm_env.law import JointLaw
 from wm_env.lm.build.partial import Context
