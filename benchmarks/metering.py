@@ -93,7 +93,7 @@ class _WatchedModel:
 
 
 def measure(channel: Channel, keys: MessageKeys, sender: Sender) -> dict[str, float]:
-    """Send a message in any form at top-p 1, and add up: tokens, passes, and seconds; and where the bits of surprisal went.
+    """Send a message in any form at top-p 1, and add up tokens, passes, seconds, and where the bits of surprisal went.
 
     frame: what was sent. overshoot: the last choice was finer than the frame needed, which checks the frame like so
     many more bits of its check value. rest: the end of the last token. shared: what shared randomness decided, as its
