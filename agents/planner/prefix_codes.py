@@ -202,12 +202,19 @@ def _mixture(law: Floats, lengths: Ints) -> tuple[PrefixCode, Floats]:
     sent = np.where(lengths >= 0, 0.5 ** np.maximum(lengths, 0), 0)
     gains = (sent * np.maximum(lengths, 0)).sum(1)
     answer = linprog(-gains, A_eq=sent[:, present].T, b_eq=law[present], method="highs")
+    # The solver meets the law to its tolerance. Where it does not, codes of one candidate make up for the rest.
     chances = np.maximum(answer.x, 0)
-    used = chances > 1e-13
-    chances = chances[used] / chances[used].sum()
+    mean = chances @ sent
+    chances *= np.divide(law, mean, out=np.full_like(law, np.inf), where=mean > 0)[present].min()
+    rest = np.maximum(law - chances @ sent, 0)
+    chances = np.append(chances, rest)
+    codes = np.concatenate([lengths, np.where(np.eye(len(law), dtype=np.bool_), 0, -1)])
+    used = chances > 0
+    chances, codes = chances[used] / chances[used].sum(), codes[used]
+    gains = np.append(gains, np.zeros(len(law)))[used]
     prices = np.zeros(len(law))
     prices[present] = -answer.eqlin.marginals
-    return PrefixCode(chances, lengths[used], float(gains[used] @ chances), np.inf), prices
+    return PrefixCode(chances, codes, float(gains @ chances), np.inf), prices
 
 
 def _best_codes(prices: Floats, present: NDArray[np.bool_]) -> tuple[Ints, Floats]:
