@@ -259,4 +259,3 @@ def _best_codes(prices: Floats, present: NDArray[np.bool_]) -> tuple[Ints, Float
         first, opened = first + leaves, 2 * (opened - leaves)
     np.put_along_axis(lengths, order, place, axis=1)
     return lengths, below[:, 0, 1]
-

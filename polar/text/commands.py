@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
 from tqdm import tqdm
 
 from polar.text import decoding
@@ -23,7 +22,7 @@ from polar.text.settings import Settings
 from wm_env.common.command import reason_of, tell
 from wm_env.common.files import naming
 from wm_env.lm.build.cost import estimate, measure_speed
-from wm_env.lm.models.load import load_lm, load_tokenizer
+from wm_env.lm.models.load import dtype_named, load_lm, load_tokenizer
 from wm_env.lm.models.stack import stack_of
 
 ATTEMPTS = 4
@@ -53,7 +52,7 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
         if sent.nonce >= FIRST_NONCES:
             tell(_nonce_to_tell(options, sent.nonce))
         if sent.law is not None:
-            tell(f"written with {stack_of(channel.source.lm)}: a receiver without a law file needs the same")
+            tell(f"written with {stack_of(channel.source.lm)}: {_what_receivers_need(channel)}")
         write_output(sent.text.encode(), newline=True)
     except (OSError, KeyboardInterrupt) as stop:
         reason = f"{reason_of(stop)}; " if isinstance(stop, OSError) else ""
@@ -63,7 +62,8 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
 
 def _open(model: Model, prompt: str, settings: Settings) -> Channel:
     """The channel to write or read texts on."""
-    return open_channel(load_lm(model.model, device=model.device, dtype=getattr(torch, model.dtype)), prompt, settings)
+    lm = load_lm(model.model, device=model.device, dtype=dtype_named(model.dtype), arithmetic=model.arithmetic)
+    return open_channel(lm, prompt, settings)
 
 
 def _nonces_to_try(options: Embed, ledger: NonceLedger) -> Iterator[int]:
@@ -115,6 +115,12 @@ def _summary(sent: Embedded) -> str:
         f"nonce {sent.nonce}: {sent.payload_bits} bits, {sent.frame_bits} with the frame, in {sent.coded_tokens} of "
         f"{len(sent.tokens)} tokens ({bits:.2f} bits per token); {exact}{rejected}"
     )
+
+
+def _what_receivers_need(channel: Channel) -> str:
+    if channel.source.lm.is_exact:
+        return "a receiver needs the same on any machine, or the law file"
+    return "computed in floats, so a receiver without a law file needs the same machine and software"
 
 
 def _nonce_to_tell(options: Embed, nonce: int) -> str:

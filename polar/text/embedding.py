@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 
-import numpy as np
+import torch
 
 from polar.text.arithmetic import NoEntropyError, NoMessageError, Receiver, Sender
 from polar.text.channel import Channel, pool_source
@@ -40,6 +40,7 @@ from polar.text.settings import Limits, Settings
 from polar.text.sources import MASS_BITS, drive
 from polar.text.tail import LONGEST_TAIL, write_tail
 from polar.text.vocabulary import Node
+from wm_env.lm.models.exact.law import probabilities
 from wm_env.lm.pools.candidates import Pool
 
 
@@ -274,7 +275,8 @@ def _tv_bound(pools: Mapping[Tokens, Pool], settings: Settings) -> float:
     """
     total = 0.0
     for pool in pools.values():
-        outside = 1 - float(np.exp2(pool.log2_prob).sum()) if settings.pool == "top" else 0.0
+        held = probabilities(torch.from_numpy(pool.log2_prob)).sum()
+        outside = 1 - float(held) if settings.pool == "top" else 0.0
         total += outside + block.make_code(pool, settings.code_budget).tv
     return min(1.0, max(0.0, total))
 

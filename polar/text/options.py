@@ -48,8 +48,11 @@ class Model:
     """The same from a file (UTF-8), as it is, final newline included."""
     device: str = "cpu"
     """Where the model runs, such as cpu or cuda:0."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number format of the model."""
+    arithmetic: Literal["exact", "float"] | None = None
+    """exact: sender and receiver may have any machines. float: both need the same kind of machine and software. By
+    default exact for LLaDA and Dream, unless --dtype is given, and float for encoders."""
+    dtype: Literal["float32", "bfloat16", "float64"] | None = None
+    """Number format of float arithmetic; float32 by default."""
 
     def read_prompt(self) -> str:
         """The prompt.

@@ -2,8 +2,9 @@
 
 The canvas of a step is the context, the tokens of the block so far, and masks to the end of the block of L tokens. The
 context is the prompt and all earlier blocks, as far as the model can read: its last max_length - L tokens. Both ends
-build the same canvases in passes of the same shape, so they get the same numbers as long as they use the same software
-on the same kind of machine; where that is not sure, the sender passes the record on (`polar.text.records`).
+build the same canvases. In exact arithmetic they get the same numbers on any machines. In floats they do as long as
+they use the same software on the same kind of machine; where that is not sure, the sender passes the record on
+(`polar.text.records`).
 """
 
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from polar.text.records import Asking
 from polar.text.schemes.stream import Tokens
 from polar.text.vocabulary import Vocabulary
 from wm_env.common.arrays import Floats, Ints
+from wm_env.lm.models.exact.law import masses
 from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.pools.candidates import Pool, make_pools
 from wm_env.lm.pools.settings import PoolSettings
@@ -25,13 +27,16 @@ from wm_env.lm.text import token_bytes
 MASS_BITS = 48
 """The law of a token is quantised to multiples of 2^-48, the least probability that differs from none."""
 
+_FINE_BITS = 60
+
 Answer = TypeVar("Answer")
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class QuantisedLaw:
-    """A law of tokens as cumulative integers, shape (tokens + 1,), from 0 to 2^`MASS_BITS`, in the order of ranks."""
+    """A law of tokens as cumulative integers in the order of ranks, shape (tokens + 1,), from 0 to about
+    2^`MASS_BITS`, which is the whole mass."""
 
     cumulative: Ints
 
@@ -44,12 +49,11 @@ class QuantisedLaw:
 def quantise(log2_prob: Floats) -> QuantisedLaw:
     """Round the cumulative law down to multiples of 2^-`MASS_BITS`.
 
-    The mass of any range of ranks, so of any prefix, is off by less than 2^-48.
+    It is summed in integers of 2^-60, so that equal laws give equal integers on every machine. The mass of any range
+    of V ranks, so of any prefix, is off by less than 2^-48 + V 2^-61.
     """
-    sums = np.cumsum(np.exp2(log2_prob))
-    marks = np.floor(sums * (2.0**MASS_BITS / sums[-1])).astype(np.int64)
-    marks[-1] = 1 << MASS_BITS
-    return QuantisedLaw(np.concatenate([np.zeros(1, dtype=np.int64), np.minimum(marks, 1 << MASS_BITS)]))
+    sums = masses(torch.from_numpy(log2_prob), _FINE_BITS).cumsum(0).numpy()
+    return QuantisedLaw(np.concatenate([np.zeros(1, dtype=np.int64), sums >> (_FINE_BITS - MASS_BITS)]))
 
 
 @dataclass(frozen=True)

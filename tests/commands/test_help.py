@@ -14,6 +14,7 @@ from wm_env.common.help import paragraph_help
 OPTIONS = {
     "train": ["Options"],
     "evaluate": ["Options"],
+    "polar.evaluation.settings": ["EvaluationSettings"],
     "agents.common.settings": ["PolicySettings", "LearnerSettings", "PPOSettings", "RunSettings"],
     "polar.text.options": ["Model", "Keygen", "Embed", "Decode"],
     "polar.text.settings": ["Settings", "Limits"],

@@ -117,7 +117,9 @@ def walk(keys: MessageKeys, side: Side, tv_budget: float, watch: Watch | None = 
 def make_code(pool: CandidatePool, tv_budget: float) -> PoolCode:
     """The code with the most bits whose total variation from the pool's law is at most `tv_budget`."""
     groups = prefix_groups(pool.text)
-    mass = np.array([pool.cover[list(group)].sum() for group in groups])
+    # Multiples of 2^-52, whose sums are exact in any order: both ends get the same code on any machines.
+    cover = np.maximum(np.round(pool.cover * CIRCLE), pool.cover > 0) / CIRCLE
+    mass = np.array([cover[list(group)].sum() for group in groups])
     most = int(np.count_nonzero(mass)).bit_length()
     lost = {bits: 1 - float(shared_key_success(mass, bits)) for bits in range(1, most)}
     bits = max((bits for bits, tv in lost.items() if tv <= tv_budget + _ROUNDING), default=0)

@@ -48,7 +48,7 @@ def test_the_law_of_maps_keeps_the_cover_and_has_the_rate() -> None:
     found = channel_capacity(STATES, COVER, channel)
     law = STATES[:, None] * found.law
     for token in range(2):
-        kept = (found.law * (found.maps.T == token)).sum(1)
+        kept = (found.law * (token == found.maps.T)).sum(1)
         np.testing.assert_allclose(kept, COVER[:, token], atol=1e-12)
     received = np.einsum("sf,fsy->fy", law, channel[found.maps])
     mutual = [

@@ -11,7 +11,8 @@ from scipy.optimize import linprog
 from small_trees import uneven_tree
 
 from agents.planner.coded import plan_coded
-from polar.evaluation.exact import EvaluationSettings, evaluate
+from polar.evaluation.exact import evaluate
+from polar.evaluation.settings import EvaluationSettings
 from wm_env.synthetic import gaussian_pmf, synthetic_tree
 from wm_env.theory.limits import (
     best_partition,

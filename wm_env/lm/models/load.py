@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from huggingface_hub import snapshot_download
@@ -27,7 +27,16 @@ EMBEDDED = Path(__file__).parents[1] / "mini"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def load_lm(source: str | Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> MaskedLM:
+Arithmetic = Literal["exact", "float"]
+
+
+def load_lm(
+    source: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype | None = None,
+    arithmetic: Arithmetic | None = None,
+) -> MaskedLM:
     """Load a masked language model; its config.json says which kind.
 
     LLaDA (LLaDA-8B-Base, -Instruct, LLaDA-1.5, and what else has their format), Dream (`wm_env.lm.models.dream`), and
@@ -37,29 +46,43 @@ def load_lm(source: str | Path, *, device: str = "cpu", dtype: torch.dtype = tor
         source: "mini" for the model that ships with the package, a folder, or a hub id "owner/name". From the hub only
             JSON, text and safetensors files are fetched.
         device: where the network lives, e.g. "cpu" or "cuda:0".
-        dtype: torch.float32 or torch.bfloat16.
+        dtype: number format of float arithmetic: torch.float32 (the default), torch.bfloat16 or torch.float64.
+        arithmetic: "exact", the same law on every machine (`wm_env.lm.models.exact`), or "float". By default exact
+            for LLaDA and Dream, unless a `dtype` is given; encoders have no exact arithmetic.
 
     Raises:
         ValueError: the model is unknown, its configuration, tensors or tokenizer are not what is implemented here, or
             torch cannot compute on the device.
         OSError: files are missing or cannot be fetched.
     """
-    if dtype not in (torch.float32, torch.bfloat16):
-        raise ValueError(f"dtype must be torch.float32 or torch.bfloat16, got {dtype}")
+    if dtype not in (None, torch.float32, torch.bfloat16, torch.float64):
+        raise ValueError(f"dtype must be torch.float32, torch.bfloat16 or torch.float64, got {dtype}")
+    if arithmetic == "exact" and dtype is not None:
+        raise ValueError(f"exact arithmetic has a number format of its own: leave out dtype {dtype}")
     device = checked_device(device)
     folder = _find(source)
     values = _read_config(folder)
     kind = read_as(str, values.get("model_type", "llada"), folder / "config.json", "model_type")
+    if is_encoder(values):
+        if arithmetic == "exact":
+            raise ValueError(f"{source} is an encoder: there is no exact arithmetic for it, use float")
+        return load_encoder(folder, values, str(source), device, dtype or torch.float32)
+    if arithmetic == "float":
+        dtype = dtype or torch.float32
     if kind == "Dream":
         return load_dream(folder, values, str(source), device, dtype)
-    if is_encoder(values):
-        return load_encoder(folder, values, str(source), device, dtype)
     if kind != "llada":
         raise ValueError(
             f"{folder / 'config.json'}: model_type {kind!r} with architectures "
             f"{values.get('architectures')!r} is not read; LLaDA, Dream and the ForMaskedLM classes of transformers are"
         )
     return load_llada(folder, values, str(source), device, dtype)
+
+
+def dtype_named(name: str | None) -> torch.dtype | None:
+    """The number format of an option; None stays."""
+    formats = {None: None, "float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+    return formats[name]
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:

@@ -19,7 +19,6 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from polar.code.index_sets import Bools
-from polar.evaluation.montecarlo import block_interval
 from polar.text.channel import Channel
 from polar.text.framing import BitString, Message, make_frame, overhead_bits
 from polar.text.keys import KeyStream, MessageKeys
@@ -41,6 +40,7 @@ from polar.text.schemes.parallel.step import (
 from polar.text.schemes.stream import Tokens
 from polar.text.settings import Settings
 from wm_env.common.arrays import Floats, Ints
+from wm_env.common.intervals import block_interval
 from wm_env.lm.models.marginals import marginals
 
 PLAIN_DRAWS = 63
