@@ -63,7 +63,7 @@ def substitution_channel(block: TreeBlock, noise: float) -> BlockChannel:
     """A block is intact with probability (1 - p)^L, otherwise another candidate of its state, if there is one."""
     present = torch.from_numpy(block.cover > 0)
     others = present.sum(1) - 1
-    wrong = torch.where(others > 0, 1 - (1 - noise) ** block.tokens.shape[2], 0.0)
+    wrong = (1 - (1 - noise) ** block.tokens.shape[2]) * (others > 0).double()
     share = (wrong / others.clamp_min(1))[:, None, None]
     same = torch.eye(block.cover.shape[1], dtype=torch.float64)
     kernel = (1 - wrong)[:, None, None] * same + share * (1 - same)

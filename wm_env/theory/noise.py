@@ -15,7 +15,7 @@ worth its price moves to the dearest candidate. Without noise the bound is that 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,8 +26,8 @@ from wm_env.law import advance
 from wm_env.optimum import COST_RESOLUTION, check_budget, clipped_law
 from wm_env.tree import StateTree
 
-_STEPS = 30
-"""Halvings of the multiplier's interval."""
+_STEPS = 40
+"""Most multipliers that are tried."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def noisy_rate_bound(
     channels: Sequence[BlockChannel],
     epsilon: float,
     gamma: float = 1.0,
-    tolerance: float = 1e-7,
+    tolerance: float = 1e-3,
     iterations: int = 200,
 ) -> NoisyBound:
     """The bound, by bisection of the multiplier.
@@ -64,7 +64,7 @@ def noisy_rate_bound(
         channels: of every block, see `wm_env.channel.tree_channels`.
         epsilon: bound on sum_b gamma^b c_b, b = 1..B.
         gamma: discount, in (0, 1].
-        tolerance: bits between a state's value and its bound at which alternation stops.
+        tolerance: bits of `rate` above `reached` at which to stop; a tenth of it is left to every state's alternation.
         iterations: most alternations of a state.
 
     Raises:
@@ -75,31 +75,27 @@ def noisy_rate_bound(
     if epsilon <= COST_RESOLUTION:
         rate = _rate_and_cost(tree, channels, covers, gamma)[0]
         return NoisyBound(rate, rate, covers, float("inf"), 0.0)
-    start = covers
-    bound, laws = _respond(tree, channels, start, 0.0, gamma, tolerance, iterations)
-    best, (reached, cost) = bound, _rate_and_cost(tree, channels, laws, gamma)
+    best, laws = _respond(tree, channels, covers, 0.0, gamma, tolerance, iterations)
+    reached, cost = _rate_and_cost(tree, channels, laws, gamma)
     if cost <= epsilon:
-        return NoisyBound(best, reached, laws, 0.0, cost)
-    low, high, found, multiplier = 0.0, 1.0, covers, float("inf")
-    while True:
-        bound, laws = _respond(tree, channels, start, high, gamma, tolerance, iterations)
-        best = min(best, bound + high * epsilon)
-        if _rate_and_cost(tree, channels, laws, gamma)[1] <= epsilon:
-            break
-        low, high = high, 4 * high
-    found, multiplier = laws, high
+        return NoisyBound(max(best, reached), reached, laws, 0.0, cost)
+    # Between 0, where laws cost too much, and a price at which they do not; the cover costs nothing at any price.
+    found = NoisyBound(0.0, _rate_and_cost(tree, channels, covers, gamma)[0], covers, float("inf"), 0.0)
+    low, high, step = 0.0, float("inf"), 1.0
     for _ in range(_STEPS):
-        middle = (low + high) / 2
-        bound, laws = _respond(tree, channels, found, middle, gamma, tolerance, iterations)
-        best = min(best, bound + middle * epsilon)
-        if _rate_and_cost(tree, channels, laws, gamma)[1] <= epsilon:
-            high, found, multiplier = middle, laws, middle
+        multiplier = low + step if high == float("inf") else (low + high) / 2
+        step *= 4
+        bound, laws = _respond(tree, channels, found.marginals, multiplier, gamma, tolerance, iterations)
+        best = min(best, bound + multiplier * epsilon)
+        reached, cost = _rate_and_cost(tree, channels, laws, gamma)
+        if cost <= epsilon:
+            high = multiplier
+            found = found if reached < found.reached else NoisyBound(0.0, reached, laws, multiplier, cost)
         else:
-            low = middle
-        if high - low <= 1e-6 * high:
+            low = multiplier
+        if best - found.reached <= tolerance:
             break
-    reached, cost = _rate_and_cost(tree, channels, found, gamma)
-    return NoisyBound(max(best, reached), reached, found, multiplier, cost)
+    return replace(found, rate=max(best, found.reached))
 
 
 def mutual_information(law: Tensor, kernel: Tensor) -> Tensor:
@@ -131,7 +127,7 @@ def _respond(
         if bound is not None:
             child = torch.from_numpy(tree.blocks[number].child)
             ahead = torch.where(child >= 0, gamma * bound[child.clamp_min(0)], 0)
-        law, bound = _best_laws(cover, channels[number].kernel, ahead, start[number], multiplier, tolerance, iterations)
+        law, bound = _best_laws(cover, channels[number].kernel, ahead, start[number], multiplier, tolerance / 10, iterations)
         laws.append(law)
     assert bound is not None
     return gamma * float(torch.from_numpy(tree.prior) @ bound), tuple(reversed(laws))

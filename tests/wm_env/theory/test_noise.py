@@ -19,10 +19,10 @@ from wm_env.theory.noise import mutual_information, noisy_rate_bound
 @pytest.mark.parametrize("epsilon", [0.0, 0.05, 0.3, 2.0])
 def test_without_noise_it_is_the_exact_optimum(epsilon):
     tree = uneven_tree(2, 2, 5, 0.5, 4)
-    bound = noisy_rate_bound(tree, tree_channels(tree, "substitution", 0.0), epsilon)
+    bound = noisy_rate_bound(tree, tree_channels(tree, "substitution", 0.0), epsilon, tolerance=1e-5)
     exact = solve(tree, epsilon)
-    assert bound.rate == pytest.approx(exact.rate, abs=1e-5)
-    assert bound.reached == pytest.approx(exact.rate, abs=1e-4)
+    assert bound.rate == pytest.approx(exact.rate, abs=1.1e-5)
+    assert bound.reached == pytest.approx(exact.rate, abs=1.1e-5)
     assert bound.cost <= epsilon + 1e-9
 
 
@@ -51,7 +51,7 @@ def test_one_block_equals_a_general_solver(name, epsilon):
         ],
         options={"maxiter": 500, "ftol": 1e-12},
     )
-    bound = noisy_rate_bound(tree, [channel], epsilon)
+    bound = noisy_rate_bound(tree, [channel], epsilon, tolerance=1e-4)
     assert bound.rate >= -answer.fun - 1e-6
     assert bound.rate == pytest.approx(-answer.fun, abs=2e-4)
 
@@ -60,7 +60,7 @@ def test_one_block_equals_a_general_solver(name, epsilon):
 def test_no_random_law_beats_the_bound(seed):
     tree = uneven_tree(2, 2, 4, 0.5, seed)
     channels = tree_channels(tree, ("erasure", "substitution")[seed % 2], 0.1)
-    for number in range(10):
+    for number in range(3):
         law = random_law(tree, 8, number)
         rate = sum(float(measure(received_law(b, c)).rate) for b, c in zip(law.blocks, channels, strict=True))
         cost = law_totals(law.blocks).cost
@@ -82,10 +82,8 @@ def test_the_planner_equals_the_concave_programme_for_one_block(seed, noise):
             cover[state, 3 * state + x] = block.cover[state, x]
             np.add.at(rows[3 * state + x], channel.output[state].numpy(), channel.kernel[state, x].numpy())
     exact = channel_capacity(tree.prior, cover, rows, gap=1e-8)
-    best = max(
-        plan_noisy(tree, [channel], 0.0, labels=16, iterations=3000, generator=torch.Generator().manual_seed(start)).rate
-        for start in range(2)
-    )
+    start = torch.Generator().manual_seed(0)
+    best = plan_noisy(tree, [channel], 0.0, labels=16, iterations=1000, generator=start).rate
     assert best <= exact.rate + exact.gap + 1e-9
     assert best == pytest.approx(exact.rate, abs=1e-5)
 
