@@ -13,7 +13,6 @@ The scheme `parallel` uses the levels and the bound; `choose_sets`, `positions_w
 research (`polar.code.memoryless`, benchmarks/memoryless.py), and no command calls them.
 """
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -208,11 +207,6 @@ def divergence(polarised: Spectrum, sets: IndexSets) -> float:
     """
     forced = sets.message | sets.key
     return float(np.maximum(polarised.deficit - polarised.certain, 0)[forced].sum())
-
-
-def variation_bound(divergence_bits: float) -> float:
-    """Pinsker: total variation <= sqrt(D ln(2) / 2), D in bits; at most 1. With a uniform pad, for every message."""
-    return min(1.0, math.sqrt(divergence_bits * math.log(2) / 2))
 
 
 def expected_dead_ends(polarised: Spectrum, sets: IndexSets) -> float:
