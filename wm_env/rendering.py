@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from wm_env.common.figures import Figure, FigureCanvasAgg
 from wm_env.optimum import RateBound
 from wm_env.problem import Problem
 
