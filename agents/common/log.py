@@ -56,7 +56,7 @@ class TrainingLog:
         self._writer = SummaryWriter(str(folder.path), purge_step=None if begun is None else begun.iteration + 1)
         if self._limits and begun is None:
             charts = {name: ["Multiline", [f"eval/{name}$", f"limit/{name}$"]] for name in self._limits}
-            self._writer.add_custom_scalars({"beside their limits": charts})  # type: ignore[no-untyped-call]
+            self._writer.add_custom_scalars({"beside their limits": charts})
 
     def __enter__(self) -> "TrainingLog":
         return self
