@@ -7,13 +7,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from agents.common.runs import RunFolder
-from wm_env.common.figures import Figure, FigureCanvasAgg, MaxNLocator
+from wm_env.common.figures import Figure, MaxNLocator, pixels
 from wm_env.common.files import fingerprint, write_text
 from wm_env.law import JointLaw, induced_cover
 
@@ -102,7 +101,7 @@ class TrainingLog:
             if len(block.cover) > STATES_SHOWN:
                 shown += f", the first {STATES_SHOWN} of {len(block.cover):,}"
             for name, panels in tables.items():
-                self._writer.add_image(name, _pixels(heat_maps(panels, shown)), iteration, dataformats="HWC")
+                self._writer.add_image(name, pixels(heat_maps(panels, shown)), iteration, dataformats="HWC")
         self._writer.flush()
 
     def add_result(self, iteration: int, settings: Mapping[str, Any], result: Mapping[str, float | None]) -> None:
@@ -132,13 +131,6 @@ def heat_maps(panels: Mapping[str, tuple[Tensor, str]], rows: str) -> Figure:
             numbered.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         figure.colorbar(image, ax=axis, label="probability")
     return figure
-
-
-def _pixels(figure: Figure) -> "np.ndarray[Any, np.dtype[np.uint8]]":
-    """The picture, shape (height, width, 3); without pyplot, which keeps figures and wants a backend."""
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()  # type: ignore[no-untyped-call]
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, int | float | str]:

@@ -1,12 +1,20 @@
-"""Matplotlib's figures without a window, whatever the environment says of windows.
+"""Figures without a window: colours, plain axes, files in the format that their name ends with, and pixels.
 
 Matplotlib refuses to be imported if MPLBACKEND names a backend that it cannot find, as it does in processes that a
-notebook of another environment has started. Nothing here needs a backend: figures go to files and arrays.
+notebook of another environment has started. Figures that go to files and arrays need no backend: import Matplotlib's
+classes from here.
 """
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wm_env.common.files import write_atomically
 
 
 @contextmanager
@@ -20,8 +28,76 @@ def _without_backend() -> Iterator[None]:
 
 
 with _without_backend():
+    from matplotlib import rc_context
+    from matplotlib.axes import Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-__all__ = ["Figure", "FigureCanvasAgg", "MaxNLocator"]
+__all__ = [
+    "COLOURS",
+    "FORMATS",
+    "Axes",
+    "Figure",
+    "MaxNLocator",
+    "figure_format",
+    "new_figure",
+    "pixels",
+    "save_figure",
+]
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
+"""Okabe and Ito's palette, which stays distinct under the common kinds of colour blindness."""
+
+FORMATS = ("png", "pdf", "svg")
+
+_DOTS_PER_INCH = 150
+
+
+def new_figure(title: str, panels: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure with a title and panels beside each other, each with a grid and no box."""
+    figure = Figure(figsize=(7 * panels**0.75, 5.2), layout="constrained")
+    figure.suptitle(title, fontsize=9)
+    axes = [figure.add_subplot(1, panels, number) for number in range(1, panels + 1)]
+    for each in axes:
+        each.grid(alpha=0.3)
+        each.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def figure_format(path: Path) -> str:
+    """The format that the name of a figure's file ends with.
+
+    Raises:
+        ValueError: it is none of `FORMATS`.
+    """
+    ending = path.suffix.removeprefix(".").lower()
+    if ending not in FORMATS:
+        raise ValueError(f"{path}: the name of a figure ends in .{', .'.join(FORMATS[:-1])} or .{FORMATS[-1]}")
+    return ending
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure, whole or not at all, in the format that the name of the file ends with.
+
+    Equal figures make equal files: no date is written.
+
+    Raises:
+        OSError: the file cannot be written.
+        ValueError: the name ends with no format.
+    """
+    kind = figure_format(path)
+    undated = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind]
+    # Without a salt the names inside an SVG file are drawn at random.
+    with rc_context({"svg.hashsalt": "covert-watermark"}):
+        write_atomically(
+            path, lambda temporary: figure.savefig(temporary, format=kind, dpi=_DOTS_PER_INCH, metadata=undated)
+        )
+
+
+def pixels(figure: Figure) -> NDArray[np.uint8]:
+    """The picture, shape (height, width, 3); without pyplot, which keeps figures and wants a backend."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    picture: NDArray[Any] = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
+    return picture[..., :3].copy()
