@@ -151,7 +151,7 @@ def error_table(points: Sequence[OperatingPoint], limits: Mapping[int, Limit]) -
             ("state", lambda p: KNOWLEDGE[p.state_knowledge]),
             ("BER", lambda p: f"{p.ber:.4f}"),
             ("limit", lambda p: f"{limits[p.message_bits].bit_error(p.tv_mean):.4f}"),
-            ("measured, 95 % interval", _measured),
+            ("measured, 95 % interval", measured),
             ("BLER", lambda p: f"{p.bler:.4f}"),
             ("limit", lambda p: f"{block_limit(p):.4f}"),
         ],
@@ -219,7 +219,7 @@ def adaptive_table(point: AdaptivePoint, block_length: int) -> str:
             f"{point.mean_bits:.3f} bits per block, {point.mean_bits / block_length:.4f} bits per token "
             f"(limit at this TV without errors, length by state and key, {point.limit / block_length:.4f}); dither {point.dither_bits} bits; "
             f"share of states by bits {lengths}",
-            f"BER {point.ber:.4f} (measured {_measured(point)}), BLER {point.bler:.4f}, TV mean {point.tv_mean:.4f}, "
+            f"BER {point.ber:.4f} (measured {measured(point)}), BLER {point.bler:.4f}, TV mean {point.tv_mean:.4f}, "
             f"TV max {point.tv_max:.4f}, TV text {or_dash(point.tv_text)}, "
             f"TV real model <= {or_dash(point.tv_untruncated_bound)}",
         ]
@@ -239,7 +239,8 @@ def _adaptive_row(point: AdaptivePoint, block_length: int) -> dict[str, Any]:
     }
 
 
-def _measured(point: CodeFigures) -> str:
+def measured(point: CodeFigures) -> str:
+    """The measured bit error rate with its interval, or a dash if nothing was sent."""
     if point.ber_mc is None or point.ber_mc_ci95 is None:
         return "-"
     return with_interval(point.ber_mc, point.ber_mc_ci95)

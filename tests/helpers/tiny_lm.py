@@ -73,7 +73,7 @@ def brute_force(lm, allowed: int, context: list[int], length: int, temperature: 
     The network of transformers computes, whatever `lm` computes in.
     """
     network = load_lm(lm.name, arithmetic="float").network
-    scores = {(): 0.0}
+    scores: dict[tuple[int, ...], float] = {(): 0.0}
     for step in range(length):
         longer = {}
         for prefix, score in scores.items():

@@ -6,10 +6,9 @@ import hashlib
 import json
 import os
 import re
-import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wm_env.common.json_values import parse_json, read_as
+
+_MOUNTS = Path("/proc/self/mountinfo")
 
 _SHARED = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs", "lustre", "gpfs")
 """How file systems are called whose locks may not hold between machines."""
@@ -49,29 +50,44 @@ def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o
 
 
 def _replace(target: Path, write: Callable[[Path], object], mode: int) -> None:
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    with _blaming(target):
+        temporary = _temporary(target.parent, target.name)
+        try:
+            with naming(target):
+                write(temporary)
+                _sync(temporary)
+            # mkstemp makes private files; give this one the mode that open() would have.
+            mask = os.umask(0)
+            os.umask(mask)
+            temporary.chmod(mode & ~mask)
+            temporary.replace(target)
+            sync_folder(target.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _temporary(folder: Path, name: str) -> Path:
+    """A new file in `folder` that nobody else has, to be renamed to `name`."""
+    handle, path = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=".tmp")
     os.close(handle)
-    temporary = Path(name)
+    return Path(path)
+
+
+@contextmanager
+def _blaming(target: Path) -> Iterator[None]:
+    """Within the context errors that name a temporary file of `target`, or none, name `target`."""
     try:
         with naming(target):
-            write(temporary)
-            _sync(temporary)
-        # mkstemp makes private files; give this one the mode that open() would have.
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(mode & ~mask)
-        _rename(temporary, target)
-        sync_folder(target.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _rename(temporary: Path, target: Path) -> None:
-    """Put a file in its place; errors name the place, not the temporary file."""
-    try:
-        temporary.replace(target)
+            yield
     except OSError as error:
-        raise type(error)(error.errno, error.strerror, str(target)) from None
+        name = "" if error.filename is None else Path(os.fsdecode(error.filename)).name
+        if name.startswith(f".{target.name}.") and name.endswith(".tmp"):
+            raise OSError(error.errno, error.strerror, str(target)) from None
+        raise
+
+
+_LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+"""What the system says if data did not reach the disk."""
 
 
 def make_folder(folder: Path) -> list[Path]:
@@ -99,13 +115,12 @@ def sync_folder(folder: Path) -> None:
     try:
         with naming(folder):
             _sync(folder)
-    except PermissionError:
-        # Files can be made in a folder that cannot be opened, one without read permission: wait for all disks.
-        os.sync()
     except OSError as error:
-        # The files themselves are on the disk; only a failing or full disk is worth their loss.
-        if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+        if error.errno in _LOST:
             raise
+        # Files can be made in a folder that cannot be opened, one without read permission, and some file systems do
+        # not take fsync of folders: EINVAL, ENOTSUP, EBADF and others say so. Then wait for all disks.
+        os.sync()
 
 
 def _sync(path: Path) -> None:
@@ -143,6 +158,8 @@ def link_target(path: Path) -> Path:
 def check_output(path: Path, advice: str) -> None:
     """Check that `write_atomically` can write `path`, before the work that its content takes.
 
+    All steps of writing are taken with files of no content; a file that `path` names already stays as it is.
+
     Args:
         path: what is to be written later.
         advice: what to do instead, the end of the error.
@@ -151,45 +168,43 @@ def check_output(path: Path, advice: str) -> None:
         OSError: it cannot.
     """
     target = _output_target(path, advice)
-    check_writable(target.parent, advice)
-    if target.exists():
-        _check_exchangeable(target, path, advice)
+    check_writable(target.parent, advice, target.name)
+    if target.exists() and (reason := _why_it_stays(target)) is not None:
+        raise PermissionError(f"{path} cannot be replaced ({reason}): {advice}")
 
 
-def _check_exchangeable(target: Path, path: Path, advice: str) -> None:
-    """Raise PermissionError if an existing file cannot be replaced by another one of its name."""
-    folder, status = target.parent.stat(), target.stat()
-    sticky = folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, status.st_uid, folder.st_uid)
-    if sticky:
-        raise PermissionError(f"{path} is another user's, in a folder where only owners replace files: {advice}")
-    if str(target) in mounts():
-        raise PermissionError(f"{path} is mounted by itself, so that it cannot be replaced: {advice}")
+def _why_it_stays(target: Path) -> str | None:
+    """Why an existing file cannot be replaced although files can be made in its folder; None if it can be."""
     try:
-        # Files that are immutable or can only grow refuse this; it changes nothing. One's own may lack the permission,
-        # which replacing does not need.
-        os.close(os.open(target, os.O_WRONLY))
+        # To remove a folder and to replace a file take the same permissions, and Linux looks at these first: the file
+        # of another user in a sticky folder, an immutable file, a folder that files are only added to. A file that may
+        # be replaced is then refused for being no folder.
+        target.rmdir()
+    except NotADirectoryError:
+        return "a file is mounted there" if str(target) in _mount_points() else None
     except OSError as error:
-        if error.errno in (errno.EPERM, errno.EROFS):
-            raise PermissionError(f"{path} is protected from being replaced ({error.strerror}): {advice}") from None
+        return error.strerror
+    return None
 
 
-def mounts() -> dict[str, str]:
-    """What is mounted where: mount point -> kind of file system, as far as the system tells."""
+def _mount_points() -> dict[str, str]:
+    """Where file systems and files are mounted, and of what kind; nothing where the system does not say so in Linux's
+    way.
+    """
     try:
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return {}
     fields = [line.split(" ") for line in lines]
-    return {_unescaped(field[4]): field[field.index("-") + 1] for field in fields}
-
-
-def _unescaped(path: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)
+    # Blanks, tabs, line ends and backslashes are octal numbers there.
+    places = [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), field[4]) for field in fields]
+    kinds = [field[field.index("-") + 1] if "-" in field else "" for field in fields]
+    return dict(zip(places, kinds, strict=True))
 
 
 def network_file_system(path: Path) -> str | None:
     """The kind of file system that `path` is on, if other machines may have it too; None if not, or if nobody tells."""
-    places = mounts()
+    places = _mount_points()
     for place in (link_target(path), *link_target(path).parents):
         if kind := places.get(str(place)):
             return kind if kind.startswith(_SHARED) else None
@@ -321,21 +336,35 @@ def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def check_writable(folder: Path, advice: str) -> None:
-    """Check that files can be made in `folder`, or in the nearest of its parents that exists.
+def check_writable(folder: Path, advice: str, name: str = "file") -> None:
+    """Check that files can be made and replaced in `folder`, or in the nearest of its parents that exists.
+
+    Permissions do not tell all: file systems may be read-only, or not for files. So two files are made, and one takes
+    the place of the other.
 
     Args:
         folder: where something is to be written later.
         advice: what to do instead, the end of the error.
+        name: of the file that is to be written.
 
     Raises:
         PermissionError: they cannot, or a file is in the way.
+        OSError: the disk is full, or the name is too long.
     """
     existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    made: list[Path] = []
     try:
-        # Permissions do not tell all: file systems may be read-only, or not for files.
-        tempfile.TemporaryFile(dir=existing).close()
-    except OSError:
+        with naming(existing / name), ExitStack() as stack:
+            for _ in range(2):
+                made.append(_temporary(existing, name))
+                stack.callback(made[-1].unlink, missing_ok=True)
+            made[0].write_bytes(b"\0")
+            _sync(made[0])
+            made[0].replace(made[1])
+            sync_folder(existing)
+    except OSError as error:
+        if error.errno in _LOST or error.errno == errno.ENAMETOOLONG:
+            raise OSError(error.errno, error.strerror, str(existing / name)) from None
         raise PermissionError(f"{existing} cannot be written: {advice}") from None
 
 

@@ -94,10 +94,10 @@ def test_runs_of_dithers_are_all_of_them_and_fit_into_memory(bits, message_set):
 
 def test_a_long_row_of_blocks_is_drawn_in_pieces_like_the_blocks_one_by_one(monkeypatch):
     law, code = small_law(4, sparse=True), BlockCode(LENGTH, (0, 2), dither_bits=2)
-    given = np.random.default_rng(1).integers([len(law.cover), 4, 4], size=(50, 3)).T
-    whole = encode_blocks(law, code, *given, np.random.default_rng(2))
+    states, words, surplus = np.random.default_rng(1).integers([len(law.cover), 4, 4], size=(50, 3)).T
+    whole = encode_blocks(law, code, states, words, surplus, np.random.default_rng(2))
     monkeypatch.setattr("polar.code.codec._MOST_NUMBERS", 7 * law.labels)
-    assert same_blocks(encode_blocks(law, code, *given, np.random.default_rng(2)), whole)
+    assert same_blocks(encode_blocks(law, code, states, words, surplus, np.random.default_rng(2)), whole)
 
 
 @pytest.mark.parametrize(("frozen", "dither"), [((), 0), ((3,), 0), ((), 2), ((3,), 1)])
@@ -108,7 +108,8 @@ def test_encoder_draws_from_the_channel(frozen, dither):
     rng = np.random.default_rng(7)
     count = 20_000
     for state, word, surplus in [(0, 1, 0), (2, 3, code.surplus_words - 1)]:
-        sent = encode_blocks(law, code, *(np.full(count, value) for value in (state, word, surplus)), rng)
+        states, words, keys = (np.full(count, value) for value in (state, word, surplus))
+        sent = encode_blocks(law, code, states, words, keys, rng)
         wanted = word * 2 ** len(frozen) + surplus // 2**dither
         assert {word_of(int(u), LENGTH, code.message_set + frozen) for u in set(sent.label)} == {wanted}
         expected = channel[state, word, surplus].numpy() * count

@@ -1,6 +1,7 @@
 import dataclasses
 
 import numpy as np
+from matplotlib.collections import LineCollection
 from small_laws import random_law
 
 from polar.code.adaptive import AdaptiveSettings
@@ -125,7 +126,8 @@ def test_a_decoder_without_a_colour_of_its_own_is_drawn_too(monkeypatch):
 def test_measured_intervals_are_bars_at_the_place_of_their_point():
     points = evaluate(TREE, LAW, EvaluationSettings((1, 2), (2, 4), ("map",), ("path",), transmissions=200))
     axes = ber_figure(points, LIMITS, 4).axes[0]
-    bars = [segment for bar in axes.collections for segment in bar.get_segments() if len(segment)]
+    drawn = [bar for bar in axes.collections if isinstance(bar, LineCollection)]
+    bars = [np.asarray(segment) for bar in drawn for segment in bar.get_segments() if len(segment)]
     assert [tuple(bar[:, 1]) for bar in bars] == [p.ber_mc_ci95 for p in one_key_points(points)]
     assert [bar[:, 0].tolist() for bar in bars] == [[0.25, 0.25], [0.5, 0.5]]
     assert "95 % interval of the measured rate" in axes.get_legend_handles_labels()[1]

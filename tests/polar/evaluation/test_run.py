@@ -12,7 +12,6 @@ import pytest
 from repository import ROOT
 from small_laws import random_law
 
-import wm_env.runs
 from polar.code.adaptive import AdaptiveSettings
 from polar.code.construction import chain_entropies, threshold_set
 from polar.code.key_schedule import theorem_key_bits
@@ -20,6 +19,7 @@ from polar.evaluation.adaptive import evaluate_adaptive
 from polar.evaluation.choices import decoders_of, fixed_lengths, key_lengths, text_length, with_message_sets
 from polar.evaluation.report import law_fingerprint, live_results
 from polar.evaluation.settings import EvaluationSettings
+from wm_env.common.files import read_json
 from wm_env.information import measure
 from wm_env.law import save_law
 from wm_env.runs import RunFolder, RunTask, load_run, newest_run, read_task
@@ -223,8 +223,8 @@ def test_results_that_cannot_be_written_are_told_before_the_work(run, monkeypatc
 
 def test_the_configuration_is_read_once(run, monkeypatch):
     (run / "config.json").write_text(json.dumps({"settings": {"message_bits": "auto", "epsilon": 1}}))
-    read, files = wm_env.runs.read_json, []
-    monkeypatch.setattr("wm_env.runs.read_json", lambda path: files.append(path) or read(path))
+    files = []
+    monkeypatch.setattr("wm_env.runs.read_json", lambda path: files.append(path) or read_json(path))
     assert COMMAND.main([str(run), "--transmissions", "0", "--keys", "2", "--message-bits", "1"]) == 0
     assert files == [run / "config.json"]
 

@@ -20,14 +20,12 @@ from wm_env.common.files import (
     encoded,
     fingerprint,
     is_open_as,
-    mounts,
     naming,
     network_file_system,
     read_all,
     read_file,
     read_json,
     read_text,
-    sync_folder,
     write_atomically,
     write_json,
     write_text,
@@ -223,11 +221,11 @@ def test_writable_is_asked_of_the_nearest_folder_that_exists(tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
     asked = []
 
-    def refuse(dir):
+    def refuse(dir, **_):
         asked.append(dir)
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
     with pytest.raises(PermissionError, match="choose another --run"):
         check_writable(tmp_path / "a" / "b", "choose another --run")
     assert asked == [tmp_path]
@@ -239,63 +237,102 @@ def test_folder_below_a_file_is_not_writable(tmp_path):
         check_writable(tmp_path / "file" / "run", "choose another --run")
 
 
-def test_what_is_kept_from_being_replaced_is_refused_before_the_work(tmp_path, monkeypatch):
-    path = tmp_path / "kept"
+def system_refuses(monkeypatch, call, number, place):
+    """Let a call of the operating system fail wherever it is about `place`."""
+    ordinary = getattr(os, call)
+
+    def refuse(*paths, **names):
+        if any(not isinstance(path, int) and os.fspath(path) == str(place) for path in paths):
+            raise OSError(number, os.strerror(number), *paths[:1], *[None] * (len(paths) > 1), *paths[1:])
+        return ordinary(*paths, **names)
+
+    monkeypatch.setattr(os, call, refuse)
+
+
+@pytest.mark.parametrize("reason", ["sticky or immutable", "mounted"])
+def test_a_file_that_cannot_be_replaced_is_told_before_the_work(tmp_path, monkeypatch, reason):
+    """Files can be made beside it; only to replace it is refused, by rename and by rmdir alike."""
+    path = tmp_path / "a file"
     path.write_text("old")
-    check_output(path, "advice")
-    for number in (errno.EPERM, errno.EROFS):
-
-        def refuse(*arguments, number=number):
-            raise OSError(number, os.strerror(number))
-
-        with monkeypatch.context() as context:
-            context.setattr(os, "open", refuse)
-            context.setattr(files, "check_writable", lambda *arguments: None)
-            with pytest.raises(PermissionError, match=f"{path} is protected from being replaced .*: advice"):
-                check_output(path, "advice")
-    monkeypatch.setattr(files, "mounts", lambda: {str(path): "ext4"})
-    with pytest.raises(PermissionError, match=f"{path} is mounted by itself, .*: advice"):
-        check_output(path, "advice")
-
-
-def test_another_user_s_file_in_a_sticky_folder(tmp_path, monkeypatch):
-    path = tmp_path / "theirs"
-    path.write_text("old")
-    tmp_path.chmod(0o1777)
-    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
-    with pytest.raises(PermissionError, match="only owners replace files: advice"):
-        check_output(path, "advice")
+    check_output(path, "name another")
+    if reason == "mounted":
+        mounts = tmp_path / "mountinfo"
+        line = f"36 35 98:0 / {str(path).replace(' ', chr(92) + '040')} rw,noatime - ext4 /dev/root rw\n"
+        mounts.write_text(line)
+        monkeypatch.setattr("wm_env.common.files._MOUNTS", mounts)
+        expected = "a file is mounted there"
+    else:
+        system_refuses(monkeypatch, "rmdir", errno.EPERM, path)
+        expected = os.strerror(errno.EPERM)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(PermissionError) as raised:
+        check_output(path, "name another")
+    assert str(raised.value) == f"{path} cannot be replaced ({expected}): name another"
+    assert path.read_text() == "old"
+    assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_rename_that_fails_names_the_file_and_not_the_temporary_one(tmp_path, monkeypatch):
-    path = tmp_path / "busy"
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EBUSY, errno.EACCES])
+def test_a_file_that_was_not_replaced_is_named_instead_of_the_temporary_one(tmp_path, monkeypatch, number):
+    (tmp_path / "file").write_text("old")
+    system_refuses(monkeypatch, "replace", number, tmp_path / "file")
+    monkeypatch.setattr(Path, "replace", lambda path, target: os.replace(path, target))
+    with pytest.raises(OSError) as raised:  # noqa: PT011  (the number tells)
+        write_text(tmp_path / "file", "new")
+    assert (raised.value.errno, raised.value.filename) == (number, str(tmp_path / "file"))
+    assert ".tmp" not in str(raised.value)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "old")]
 
-    def refuse(temporary, target):
-        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(temporary))
+
+def test_names_too_long_for_a_temporary_neighbour_are_told_before_the_work(tmp_path):
+    path = tmp_path / ("n" * 250)
+    path.touch()
+    for call in (lambda: check_output(path, "name another"), lambda: write_text(path, "x")):
+        with pytest.raises(OSError, match="name too long") as raised:
+            call()
+        assert raised.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_where_files_can_be_made_and_not_renamed(tmp_path, monkeypatch):
+    def refuse(path, target):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), str(path))
 
     monkeypatch.setattr(Path, "replace", refuse)
-    with pytest.raises(OSError, match="busy") as refused:
-        write_text(path, "new")
-    assert refused.value.filename == str(path)
+    with pytest.raises(PermissionError, match=f"{tmp_path} cannot be written: name another"):
+        check_output(tmp_path / "new", "name another")
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("number", "fails"), [(errno.ENOTSUP, False), (errno.ENOSYS, False), (errno.EIO, True)])
-def test_folders_that_cannot_be_waited_for(tmp_path, monkeypatch, number, fails):
-    fsync = os.fsync
+def fsync_of_folders(monkeypatch, number):
+    ordinary = os.fsync
 
     def refuse(handle):
         if stat.S_ISDIR(os.fstat(handle).st_mode):
             raise OSError(number, os.strerror(number))
-        fsync(handle)
+        ordinary(handle)
 
     monkeypatch.setattr(os, "fsync", refuse)
-    if fails:
-        with pytest.raises(OSError, match=os.strerror(number)):
-            sync_folder(tmp_path)
-    else:
-        write_text(tmp_path / "file", "new")
-        assert (tmp_path / "file").read_text() == "new"
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS, errno.EROFS, errno.EACCES])
+def test_file_systems_that_do_not_sync_folders_are_written_all_the_same(tmp_path, monkeypatch, number):
+    waits = []
+    fsync_of_folders(monkeypatch, number)
+    monkeypatch.setattr(os, "sync", lambda: waits.append((tmp_path / "file").read_text()))
+    write_text(tmp_path / "file", "new")
+    assert waits == ["new"]
+    check_output(tmp_path / "file", "name another")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_a_folder_that_did_not_reach_the_disk_is_an_error(tmp_path, monkeypatch, number):
+    fsync_of_folders(monkeypatch, number)
+    for call in (lambda: write_text(tmp_path / "file", "x"), lambda: check_output(tmp_path / "file", "name another")):
+        with pytest.raises(OSError, match=os.strerror(number)) as raised:
+            call()
+        assert raised.value.errno == number
 
 
 def test_only_one_s_own_kind_of_file_is_replaced(tmp_path):
@@ -308,9 +345,10 @@ def test_only_one_s_own_kind_of_file_is_replaced(tmp_path):
         check_replaceable(path, "my kind", "advice")
 
 
-def test_file_systems_that_others_share(monkeypatch):
-    monkeypatch.setattr(files, "mounts", lambda: {"/": "ext4", "/net": "nfs4", "/net/here": "tmpfs"})
+def test_file_systems_that_others_share(tmp_path, monkeypatch):
+    lines = ["1 0 0:1 / / rw - ext4 /dev/a rw", "2 1 0:2 / /net rw shared:1 - nfs4 server:/a rw"]
+    lines.append("3 2 0:3 / /net/here rw - tmpfs tmpfs rw")
+    (tmp_path / "mounts").write_text("\n".join(lines))
+    monkeypatch.setattr(files, "_MOUNTS", tmp_path / "mounts")
     found = [network_file_system(Path(place)) for place in ("/a/b", "/net", "/net/x/y", "/net/here/z")]
     assert found == [None, "nfs4", "nfs4", None]
-    monkeypatch.undo()
-    assert "/" in mounts()

@@ -194,12 +194,12 @@ def test_measures_of_rounds_are_counts_over_their_texts(session):
             wrong += sum(bin(a ^ b).count("1") for a, b in zip(played.run.message, read, strict=True))
         assert row.ber == pytest.approx(wrong / (6 * 2 * 2))
         assert row.ber_ci95[0] <= row.ber <= row.ber_ci95[1]
-    for row in live.likelihoods:
-        texts = [getattr(played, row.texts) for played in rounds]
-        bits = [(text.bits if row.temperature == 1.5 else text.natural_bits) / 4 for text in texts]
-        assert row.bits_per_token == pytest.approx(np.mean(bits))
-        assert row.perplexity == pytest.approx(2 ** np.mean(bits))
-        assert row.bits_per_token_ci95 == pytest.approx(mean_interval(bits)[1])
+    for measured in live.likelihoods:
+        texts = [getattr(played, measured.texts) for played in rounds]
+        bits = [(text.bits if measured.temperature == 1.5 else text.natural_bits) / 4 for text in texts]
+        assert measured.bits_per_token == pytest.approx(np.mean(bits))
+        assert measured.perplexity == pytest.approx(2 ** np.mean(bits))
+        assert measured.bits_per_token_ci95 == pytest.approx(mean_interval(bits)[1])
     assert len(live.likelihoods) == 8
     against_model = live.detections[0]
     scores = {
@@ -207,9 +207,9 @@ def test_measures_of_rounds_are_counts_over_their_texts(session):
     }
     wins = [(a > b) + 0.5 * (a == b) for a in scores["run"] for b in scores["model"]]
     assert (against_model.score, against_model.auc) == ("likelihood ratio", pytest.approx(np.mean(wins)))
-    for row in live.detections:
-        if row.auc_exact is not None:
-            assert row.auc_exact <= row.auc_bound + 1e-9
+    for detection in live.detections:
+        if detection.auc_exact is not None:
+            assert detection.auc_exact <= detection.auc_bound + 1e-9
 
 
 def test_of_a_sampled_tree_the_observer_knows_no_pools(session):

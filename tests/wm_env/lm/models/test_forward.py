@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 from llada_files import MASK_ID, config_json, random_tensors, write_checkpoint
+from plain_llada import plain_logits
 from relative_files import dream_tensors, write_dream, write_encoder
 from transformers import BertConfig, BertForMaskedLM
 
-from benchmarks.plain_llada import plain_logits
 from wm_env.lm.models.forward import hidden_at, is_layer_stack
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.masked_lm import MaskedLM, compiled_lm

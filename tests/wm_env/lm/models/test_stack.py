@@ -8,10 +8,11 @@ import transformers
 from ascii_lm import write_ascii_lm
 
 from polar import __main__ as command
-from polar.text.channel import Settings, open_channel
+from polar.text.channel import open_channel
 from polar.text.decoding import decode
 from polar.text.embedding import embed_with_retries
 from polar.text.keys import Key, save_key
+from polar.text.settings import Settings
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.stack import stack_of
 

@@ -10,12 +10,12 @@ from tiny_lm import TINY_TOKENS, brute_force, write_lm
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.pools.candidates import (
     SCORE_STEP,
-    PoolSettings,
     forward_rows,
     inverse_cdf,
     keyed_uniforms,
     make_pools,
 )
+from wm_env.lm.pools.settings import PoolSettings
 from wm_env.lm.text import token_bytes
 
 CONTEXT = [0, 1, 2, 3]
