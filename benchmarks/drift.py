@@ -28,11 +28,7 @@ with quitting_on_interrupt(__name__):
     from polar.text.decoding import decode
     from polar.text.embedding import embed_with_retries
     from polar.text.keys import Key
-<<<<<<< HEAD
     from polar.text.schemes.block.walk import CIRCLE, PoolCode, make_code
-=======
-    from polar.text.schemes.block import CIRCLE, PoolCode, make_code
->>>>>>> main
     from polar.text.settings import Settings
     from wm_env.common.files import check_output, read_json, write_json
     from wm_env.common.json_values import entry, read_as

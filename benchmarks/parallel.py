@@ -24,7 +24,6 @@ with quitting_on_interrupt(__name__):
     from polar.code.successive import conditional_llrs
     from polar.code.transform import polar_transform
     from polar.text.channel import Channel, open_channel
-<<<<<<< HEAD
     from polar.text.decoding import decode_with_tokenizer
     from polar.text.derivation import message_keys
     from polar.text.framing import BitString, make_frame
@@ -37,15 +36,6 @@ with quitting_on_interrupt(__name__):
     from polar.text.schemes.parallel.reading import message_mask
     from polar.text.schemes.parallel.step import draw_labels, draw_tokens, label_masses, place_points
     from polar.text.settings import LawSettings, Limits, Settings
-=======
-    from polar.text.framing import BitString, make_frame
-    from polar.text.keys import KEY_BYTES, Key, MessageKeys
-    from polar.text.schemes.parallel import scheme as parallel
-    from polar.text.schemes.parallel.outer_code import decode_frames, encode_frame, open_bytes
-    from polar.text.schemes.parallel.step import draw_tokens, label_masses, read_bits, vocabulary_labels
-    from polar.text.schemes.stream import Tokens
-    from polar.text.settings import Settings
->>>>>>> main
     from polar.text.sources import open_vocabulary
     from wm_env.common.arrays import Floats, Ints
     from wm_env.lm.models.load import load_lm
@@ -264,15 +254,8 @@ def edits(bench: Bench) -> None:
     for positions in POSITIONS:
         for parity in (0, 8, 32):
             settings = bench.settings(positions, bench.options.hash_bits, parity)
-<<<<<<< HEAD
             cells: dict[str, list[int]] = {}
             length = sum(edit_text(bench, settings, number, cells) for number in range(bench.options.count))
-=======
-            cells: dict[float, list[float]] = {}
-            length = 0
-            for number in range(bench.options.count):
-                length += edit_text(bench, settings, number, cells)
->>>>>>> main
             texts = bench.options.count * EDITS_PER_TEXT
             shown = "; ".join(
                 f"{share}: {found / texts:.2f}, {shifted / texts:.2f}" for share, (found, shifted) in cells.items()

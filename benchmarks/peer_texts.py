@@ -15,7 +15,6 @@ from peer_schemes import discop, imec, sparsamp
 from sharing import Tally, add
 from torch import Tensor
 
-<<<<<<< HEAD
 from polar.text.arithmetic import Receiver, Sender
 from polar.text.channel import Channel, open_channel
 from polar.text.derivation import KeyStream, MessageKeys
@@ -28,15 +27,6 @@ from polar.text.schemes.stream import Stream
 from polar.text.schemes.stream import walk as stream
 from polar.text.settings import LawSettings, Settings
 from polar.text.sources import QuantisedLaw, open_vocabulary
-=======
-from polar.text.arithmetic import NoMessageError, Receiver, Sender
-from polar.text.channel import Channel, open_channel, pool_source
-from polar.text.keys import KEY_BYTES, Key, KeyStream, MessageKeys
-from polar.text.schemes import block, stream
-from polar.text.schemes.stream import Tokens
-from polar.text.settings import Settings
-from polar.text.sources import QuantisedLaw, drive, open_vocabulary
->>>>>>> main
 from wm_env.information import entropy
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.masked_lm import MaskedLM

@@ -11,7 +11,6 @@ from tiny_lm import write_lm
 
 from polar.text.arithmetic import MessageTooLongError, NoEntropyError, Receiver, Sender
 from polar.text.channel import open_channel
-<<<<<<< HEAD
 from polar.text.decoding import decode, decode_with_record, text_forms
 from polar.text.derivation import message_keys, text_hash
 from polar.text.embedding import embed, embed_with_retries
@@ -22,18 +21,6 @@ from polar.text.scheme import NoMessageError, UnfitTextError
 from polar.text.schemes.block import Block
 from polar.text.schemes.stream.walk import walk
 from polar.text.settings import LawSettings, Limits, Settings
-=======
-from polar.text.decoding import decode, decode_with_law, text_forms
-from polar.text.derivation import MessageKeys
-from polar.text.embedding import UnfitTextError, embed, embed_with_retries
-from polar.text.framing import parse_bits
-from polar.text.keys import Key
-from polar.text.records import RECORD_FORMAT, load_text_law, save_text_law
-from polar.text.scheme import NoMessageError
-from polar.text.schemes import stream
-from polar.text.settings import Limits, Settings
-from polar.text.sources import drive
->>>>>>> main
 from polar.text.tail import ends_sentence, write_tail
 from wm_env.common.tensors import read_tensors, write_tensors
 from wm_env.lm.models.load import load_lm

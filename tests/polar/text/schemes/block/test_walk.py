@@ -13,10 +13,6 @@ from polar.text.arithmetic import Receiver, Sender
 from polar.text.derivation import MessageKeys
 from polar.text.keys import Key
 from polar.text.scheme import NoMessageError
-<<<<<<< HEAD
-=======
-from polar.text.schemes.block.answers import RecordedPool
->>>>>>> main
 from polar.text.schemes.block.walk import CIRCLE, make_code, prefix_groups, walk
 from wm_env.lm.pools.candidates import Pool
 from wm_env.tree import StateTree, TreeBlock, TreeMeta

@@ -8,7 +8,6 @@ import pytest
 from ascii_lm import LETTERS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-<<<<<<< HEAD
 from scipy.stats import binom, chisquare
 from tiny_lm import write_lm
 
@@ -23,9 +22,6 @@ from polar.text.scheme import Writing
 from polar.text.schemes.parallel import Parallel
 from polar.text.schemes.parallel.reading import message_mask
 from polar.text.schemes.parallel.writing import (
-=======
-from polar.text.schemes.parallel.scheme import (
->>>>>>> main
     PLAIN_DRAWS,
     Fitness,
     Pen,
@@ -33,27 +29,10 @@ from polar.text.schemes.parallel.scheme import (
     unfit_draws,
     uniforms,
 )
-<<<<<<< HEAD
 from polar.text.settings import LawSettings, Limits, Settings
 from wm_env.lm.models import load
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.tokenizer import read_text_tokenizer
-=======
-from scipy.stats import binom
-from tiny_lm import write_lm
-
-from polar.__main__ import main
-from polar.text import commands
-from polar.text.channel import open_channel
-from polar.text.decoding import decode, decode_parallel
-from polar.text.derivation import MessageKeys
-from polar.text.embedding import embed
-from polar.text.framing import BitString, make_frame
-from polar.text.keys import Key, save_key
-from polar.text.schemes.parallel.outer_code import encode_frame
-from polar.text.settings import Limits, Settings
-from wm_env.lm.models.load import load_lm, load_tokenizer
->>>>>>> main
 
 KEY = Key(bytes(range(32)))
 SCHEME = Parallel(positions=8, hash_bits=2, effective_tokens=8.0, bit_error=0.05)
