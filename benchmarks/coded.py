@@ -23,10 +23,13 @@ with quitting_on_interrupt(__name__):
     from agents.planner.coded import plan_coded
     from polar.code.adaptive import AdaptiveSettings
     from polar.code.decoders import Knowledge, observations
-    from polar.evaluation.adaptive import AdaptivePoint, evaluate_adaptive
-    from polar.evaluation.exact import EvaluationSettings, OperatingPoint, evaluate
-    from polar.evaluation.run import load_run
+    from polar.evaluation.adaptive import evaluate_adaptive
+    from polar.evaluation.exact import evaluate
+    from polar.evaluation.points import CodeFigures
+    from polar.evaluation.report import measured
+    from polar.evaluation.settings import EvaluationSettings
     from wm_env.law import JointLaw
+    from wm_env.runs import load_run
     from wm_env.theory.limits import Limit, law_limit, tree_limit
     from wm_env.tree import StateTree, shipped_tree
 
@@ -57,7 +60,9 @@ def show_limits(tree: StateTree, transmissions: int) -> None:
                 law = plan(tree, bits, budget, knowledge)
                 limit = law_limit(law, bits)
                 keys = (1 << bits, 1 << bits + DITHER_BITS)
-                settings = EvaluationSettings((bits,), keys, ("map",), (knowledge,), ("dither",), transmissions)
+                settings = EvaluationSettings(
+                    (bits,), keys, ("map",), (knowledge,), ("dither",), transmissions=transmissions
+                )
                 pad, dither = evaluate(tree, law, settings)
                 print(
                     f"| {'unknown' if knowledge == 'marginal' else 'path'} | {bits} | {budget:g} | {pad.tv_mean:.4f} | "
@@ -80,12 +85,11 @@ def pad_floor(limit: Limit, budget: float) -> float:
 
 def load_laws(tree: StateTree, runs: Sequence[Path]) -> dict[str, JointLaw]:
     """The laws of run folders, which must have this tree, by the names of the folders."""
-    laws = {}
-    for run in runs:
-        own, laws[str(run)] = load_run(run)
-        if own.fingerprint != tree.fingerprint:
-            raise ValueError(f"{run} has another tree than the shipped one: leave it out")
-    return laws
+    found = {str(path): load_run(path) for path in runs}
+    for name, run in found.items():
+        if run.tree.fingerprint != tree.fingerprint:
+            raise ValueError(f"{name} has another tree than the shipped one: leave it out")
+    return {name: run.law for name, run in found.items()}
 
 
 def show_recipes(tree: StateTree, laws: Mapping[str, JointLaw]) -> None:
@@ -107,12 +111,11 @@ def show_lengths(tree: StateTree, transmissions: int) -> None:
     for dither_bits in (0, DITHER_BITS):
         for budget in BUDGETS:
             law = plan_adaptive(tree, len(tree.blocks) * budget, dither_bits=dither_bits).law
-            settings = AdaptiveSettings(dither_bits=dither_bits, transmissions=transmissions)
-            point = evaluate_adaptive(tree, law, settings)
-            rate, limit = point.mean_bits / tree.block_length, point.limit / tree.block_length
+            adapted = evaluate_adaptive(tree, law, AdaptiveSettings(dither_bits=dither_bits), transmissions)
+            rate, limit = adapted.mean_bits / tree.block_length, adapted.limit / tree.block_length
             print(
-                f"| auto, {dither_bits} bits of dither, TV budget {budget:g} | {point.tv_mean:.4f} | {rate:.4f} | "
-                f"{limit:.4f} | {point.ber:.5f} | {measured(point)} |",
+                f"| auto, {dither_bits} bits of dither, TV budget {budget:g} | {adapted.tv_mean:.4f} | {rate:.4f} | "
+                f"{limit:.4f} | {adapted.ber:.5f} | {measured_or_none(adapted)} |",
                 flush=True,
             )
     for bits in (1, 2, 3, 4):
@@ -123,7 +126,7 @@ def show_lengths(tree: StateTree, transmissions: int) -> None:
             rate = point.rate_bits_per_token
             print(
                 f"| {bits} bits, TV budget {budget:g} | {point.tv_mean:.4f} | {rate:.4f} | | {point.ber:.5f} | "
-                f"{measured(point)} |",
+                f"{measured_or_none(point)} |",
                 flush=True,
             )
 
@@ -134,10 +137,8 @@ def plan(tree: StateTree, bits: int, budget: float, knowledge: Knowledge) -> Joi
     return plan_coded(tree, bits, len(tree.blocks) * budget, seen=seen).law
 
 
-def measured(point: OperatingPoint | AdaptivePoint) -> str:
-    if point.ber_mc is None or point.ber_mc_ci95 is None:
-        return "no bits sent"
-    return f"{point.ber_mc:.4f} [{point.ber_mc_ci95[0]:.4f}, {point.ber_mc_ci95[1]:.4f}]"
+def measured_or_none(point: CodeFigures) -> str:
+    return "no bits sent" if point.ber_mc is None else measured(point)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
+import numpy as np
+
+from wm_env.common.arrays import Ints
 from wm_env.common.command import run_command, silence_output, tell_failure
 
 SEEDS = (0, 2**32 - 1)
@@ -25,6 +28,11 @@ def exit_code(main: Callable[[], object]) -> int:
     except (ValueError, OSError) as error:
         return tell_failure(error)
     return 0
+
+
+def draw_bits(rng: np.random.Generator, rows: int, columns: int) -> Ints:
+    """Uniform bits, shape (rows, columns)."""
+    return rng.integers(0, 2, (rows, columns), dtype=np.uint8).astype(np.int64)
 
 
 def within(options: object, **limits: tuple[float, float]) -> None:

@@ -24,11 +24,12 @@ with quitting_on_interrupt(__name__):
     import tyro
 
     from polar.evaluation.report import align
-    from polar.text.channel import Settings, open_channel
+    from polar.text.channel import open_channel
     from polar.text.decoding import decode
     from polar.text.embedding import embed_with_retries
     from polar.text.keys import Key
     from polar.text.schemes.block import CIRCLE, PoolCode, make_code
+    from polar.text.settings import Settings
     from wm_env.common.files import check_output, read_json, write_json
     from wm_env.common.json_values import entry, read_as
     from wm_env.lm.models.load import load_lm

@@ -33,17 +33,19 @@ with quitting_on_interrupt(__name__):
     from sharing import Share, Tally, add, run_shares
 
     from polar.text.arithmetic import NoMessageError, Receiver, Sender
-    from polar.text.channel import Channel, Settings, open_channel
+    from polar.text.channel import Channel, open_channel
     from polar.text.decoding import decode
-    from polar.text.embedding import Embedded, Limits, UnfitTextError, embed_with_retries
+    from polar.text.embedding import Embedded, UnfitTextError, embed_with_retries
     from polar.text.framing import CHECK_BITS, Message
     from polar.text.keys import KEY_BYTES, Key, MessageKeys
     from polar.text.schemes import stream
     from polar.text.schemes.block import make_code
     from polar.text.schemes.stream import Tokens
+    from polar.text.settings import Limits, Settings
     from polar.text.sources import QuantisedLaw, drive, open_vocabulary
     from polar.text.vocabulary import Vocabulary
     from wm_env.lm.models.load import load_lm
+    from wm_env.lm.pools.candidates import Pool
     from wm_env.lm.prompts import read_prompts
 
 BRIEF = Limits(ending="none")
@@ -309,12 +311,12 @@ def blocks(bench: Bench, number: int) -> Tally:
     except UnfitTextError:
         return {"unfit": 1}
     found = decode(channel, sent.text.encode(), key, [sent.nonce])
-    pools = sent.law.pools.values()
+    pools = list(sent.law.pools.values()) if sent.law is not None else []
     return {
         verdict(found.message, message): 1,
         "blocks": len(pools),
         "bits": sum(make_code(pool, 0.0).bits for pool in pools),
-        "dropped": sum(pool.dropped for pool in pools),  # type: ignore[attr-defined]
+        "dropped": sum(pool.dropped for pool in pools if isinstance(pool, Pool)),
         "rejected": sent.rejected,
     }
 

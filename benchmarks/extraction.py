@@ -225,7 +225,8 @@ def plain_law(lm: MaskedLM, canvas: torch.Tensor, position: int) -> torch.Tensor
     """log2 p_tau at one position, (V,), on the CPU: what anyone would write first."""
     logits = lm.network(canvas[None].to(lm.banned.device), use_cache=False).logits[0, position].double() / TEMPERATURE
     logits[lm.banned] = -torch.inf
-    return (logits.log_softmax(-1) / np.log(2)).cpu()
+    law: torch.Tensor = (logits.log_softmax(-1) / np.log(2)).cpu()
+    return law
 
 
 @torch.no_grad()
@@ -336,7 +337,7 @@ def grow(plan: Plan, crew: Crew, report: Callable[[int, float], None]) -> Any:
         plan.settings,
         blocks=options.blocks,
         batch_size=plan.batch_size,
-        parts=parts_folder(options.out),
+        parts=parts_folder(options.target()),
         report=report,
         crew=crew,
     )
@@ -344,8 +345,14 @@ def grow(plan: Plan, crew: Crew, report: Callable[[int, float], None]) -> Any:
 
 def read_result(path: Path) -> dict[str, Any]:
     """What `tree` wrote."""
-    kinds = {"processes": int, "seconds": float, "states/s": float, "share of the peak": float, "fingerprint": str}
-    result = {name: entry(read_json(path), name, kind, path) for name, kind in kinds.items()}
+    kinds: dict[str, type] = {
+        "processes": int,
+        "seconds": float,
+        "states/s": float,
+        "share of the peak": float,
+        "fingerprint": str,
+    }
+    result: dict[str, Any] = {name: entry(read_json(path), name, kind, path) for name, kind in kinds.items()}
     if min(result["processes"], result["states/s"]) <= 0:
         raise ValueError(f"{path}: processes and states/s are above 0")
     return result

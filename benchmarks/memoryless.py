@@ -8,9 +8,9 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from command import MANY, SEEDS, run_benchmark, within
+from command import MANY, SEEDS, draw_bits, run_benchmark, within
 
 from wm_env.common.command import quitting_on_interrupt
 
@@ -119,8 +119,8 @@ def simulate(code: TokenCode, sets: IndexSets, scheme: Scheme, options: "Rates")
     start = time.process_time()
     while frames < options.frames and time.process_time() - start < options.seconds:
         states = draw_states(code, batch, n, generator)
-        messages = rng.integers(0, 2, (batch, sets.message_bits), dtype=np.uint8)
-        keys = rng.integers(0, 2, (batch, sets.key_bits), dtype=np.uint8)
+        messages = draw_bits(rng, batch, sets.message_bits)
+        keys = draw_bits(rng, batch, sets.key_bits)
         sent = encode(code, sets, states, messages, keys, generator, scheme.particles)
         wrong = decode(code, sets, sent.symbols, keys) != messages
         frames, failures, lost = frames + batch, failures + int(wrong.any(1).sum()), lost + int(wrong.sum())
@@ -271,8 +271,8 @@ class Noisy:
             polarised = spectrum(code, exponent, self.cache)
             sets = choose_sets(polarised, positions_within(polarised, 0.005))
             states = draw_states(code, self.frames, n, generator)
-            messages = rng.integers(0, 2, (self.frames, sets.message_bits), dtype=np.uint8)
-            keys = rng.integers(0, 2, (self.frames, sets.key_bits), dtype=np.uint8)
+            messages = draw_bits(rng, self.frames, sets.message_bits)
+            keys = draw_bits(rng, self.frames, sets.key_bits)
             symbols = encode(code, sets, states, messages, keys, generator).symbols
             hit = rng.random(symbols.shape) < self.substitution
             moved = (symbols + rng.integers(1, self.vocabulary, symbols.shape)) % self.vocabulary
@@ -289,7 +289,7 @@ def draw_errors(axes: Axes, points: list[Measured], label: str, style: str) -> N
     """
     seen, unseen = [p for p in points if p.failures], [p for p in points if not p.failures]
     below, above = [p.error - p.interval[0] for p in seen], [p.interval[1] - p.error for p in seen]
-    bars = {"capsize": 2, "markersize": 4}
+    bars: dict[str, Any] = {"capsize": 2, "markersize": 4}
     axes.errorbar([p.n for p in seen], [p.error for p in seen], [below, above], fmt=style, label=label, **bars)
     limits = [p.interval[1] for p in unseen]
     arrows = [0.3 * limit for limit in limits]

@@ -23,13 +23,14 @@ with quitting_on_interrupt(__name__):
     from polar.code.index_sets import Bools, bit_levels
     from polar.code.successive import conditional_llrs
     from polar.code.transform import polar_transform
-    from polar.text.channel import Channel, Settings, open_channel
+    from polar.text.channel import Channel, open_channel
     from polar.text.framing import BitString, make_frame
     from polar.text.keys import KEY_BYTES, Key, MessageKeys
     from polar.text.schemes.parallel import scheme as parallel
     from polar.text.schemes.parallel.outer_code import decode_frames, encode_frame, open_bytes
     from polar.text.schemes.parallel.step import draw_tokens, label_masses, read_bits, vocabulary_labels
     from polar.text.schemes.stream import Tokens
+    from polar.text.settings import Settings
     from polar.text.sources import open_vocabulary
     from wm_env.common.arrays import Floats, Ints
     from wm_env.lm.models.load import load_lm
@@ -235,7 +236,8 @@ def edits(bench: Bench) -> None:
     for positions in POSITIONS:
         for parity in (0, 8, 32):
             settings = bench.settings(positions, bench.options.hash_bits, parity)
-            cells, length = {}, 0
+            cells: dict[float, list[float]] = {}
+            length = 0
             for number in range(bench.options.count):
                 length += edit_text(bench, settings, number, cells)
             texts = bench.options.count * EDITS_PER_TEXT

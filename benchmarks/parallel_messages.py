@@ -23,11 +23,12 @@ with quitting_on_interrupt(__name__):
     import torch
     import tyro
 
-    from polar.text.channel import Settings, open_channel
+    from polar.text.channel import open_channel
     from polar.text.decoding import decode_parallel
     from polar.text.embedding import embed_with_retries
     from polar.text.framing import BitString
     from polar.text.keys import KEY_BYTES, Key
+    from polar.text.settings import Settings
     from polar.text.sources import open_vocabulary
     from wm_env.common.files import read_text
     from wm_env.common.json_values import parse_json, read_as

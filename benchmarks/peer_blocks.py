@@ -22,10 +22,10 @@ from torch import Tensor
 from agents.planner.coded import plan_coded
 from agents.planner.rate import plan
 from polar.code.codec import code_channel
-from polar.code.construction import chain_entropies
+from polar.code.construction import chain_entropies, design_codes
 from polar.code.key_schedule import KeySchedule
 from polar.evaluation.covertness import message_laws
-from polar.evaluation.exact import design_codes, error_rates
+from polar.evaluation.exact import error_rates
 from wm_env.common.arrays import Floats
 from wm_env.information import entropy, total_variation
 from wm_env.law import JointLaw, add_rows, advance, state_reach

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from peer_blocks import Figures
 
-from polar.evaluation.plots import COLOURS, save_figure
+from wm_env.common.figures import COLOURS, new_figure, save_figure
 
 _STYLES = {
     "coded plan + polar": (0, "o", "-"),
@@ -43,8 +42,7 @@ class Row:
 
 def draw(exact: Sequence[Row], budgets: Sequence[Row], overlaps: Sequence[Row], path: Path) -> None:
     """Block error against message length at TV 0, against TV, and against the overlap of candidate sets."""
-    figure = Figure(figsize=(13, 4.8), layout="constrained")
-    axes = figure.subplots(1, 3)
+    figure, axes = new_figure("", 3)
     by_length = [row for row in exact if row.knowledge == "state" and row.figures.tv < 1e-9]
     _curves(axes[0], by_length, [row.bits for row in by_length])
     axes[0].set_xticks(sorted({row.bits for row in by_length}))
@@ -59,8 +57,6 @@ def draw(exact: Sequence[Row], budgets: Sequence[Row], overlaps: Sequence[Row], 
     for each in axes:
         each.set_ylabel("block error rate")
         each.set_ylim(bottom=0)
-        each.grid(alpha=0.3)
-        each.spines[["top", "right"]].set_visible(False)
     labels = {label: handle for each in axes for handle, label in zip(*each.get_legend_handles_labels(), strict=True)}
     figure.legend(labels.values(), labels.keys(), loc="outside upper center", ncols=4, fontsize=9, frameon=False)
     save_figure(figure, path)

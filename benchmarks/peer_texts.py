@@ -16,10 +16,11 @@ from sharing import Tally, add
 from torch import Tensor
 
 from polar.text.arithmetic import NoMessageError, Receiver, Sender
-from polar.text.channel import Channel, Settings, open_channel, pool_source
+from polar.text.channel import Channel, open_channel, pool_source
 from polar.text.keys import KEY_BYTES, Key, KeyStream, MessageKeys
 from polar.text.schemes import block, stream
 from polar.text.schemes.stream import Tokens
+from polar.text.settings import Settings
 from polar.text.sources import QuantisedLaw, drive, open_vocabulary
 from wm_env.information import entropy
 from wm_env.lm.models.load import load_lm

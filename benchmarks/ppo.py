@@ -5,9 +5,9 @@ on the whole tree.
 """
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from command import MANY, SEEDS, run_benchmark, within
 
@@ -19,9 +19,10 @@ with quitting_on_interrupt(__name__):
     import tyro
     from stable_baselines3 import PPO
     from stable_baselines3.common.logger import configure
+    from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
     from agents.common.evaluation import Evaluation
-    from agents.common.settings import PRESETS, RunSettings
+    from agents.ppo_lagrangian.agent import AGENT
     from agents.ppo_lagrangian.callbacks import LawEvaluation, evaluate_deterministic
     from agents.ppo_lagrangian.training import make_model
     from agents.ppo_lagrangian.vec_env import LogitVecEnv
@@ -56,7 +57,7 @@ class Options:
     split: Literal["all", "train"] = "all"
     """train: learn on prompts of the training split and evaluate on the ten held-out ones too."""
     prompts: int = 4
-    iterations: int = PRESETS["ppo"].iterations
+    iterations: int = AGENT.presets["ppo"].iterations
     """Rollouts of 8 episodes of two blocks."""
     penalty: float = 1.0541
     """Of the stock PPO, bits per unit of cost; the optimal multiplier of the default problem by default."""
@@ -66,18 +67,18 @@ class Options:
 class Penalised(LogitVecEnv):
     """reward - penalty * cost."""
 
-    def __init__(self, penalty: float, copies: int, **arguments: object):
+    def __init__(self, penalty: float, copies: int, **arguments: Any):
         super().__init__(copies, **arguments)
         self.penalty = penalty
 
-    def step_wait(self):
+    def step_wait(self) -> VecEnvStepReturn:
         observation, rewards, dones, infos = super().step_wait()
         costs = [info["cost"] for info in infos]
         return observation, rewards - self.penalty * torch.tensor(costs).numpy().astype("float32"), dones, infos
 
 
-def constrained(options: Options, arguments: dict, seed: int) -> Result:
-    settings = RunSettings(agent="ppo", seed=seed, labels=8, iterations=options.iterations)
+def constrained(options: Options, arguments: dict[str, Any], seed: int) -> Result:
+    settings = replace(AGENT.presets["ppo"], constants=AGENT.constants, seed=seed)
     env = CovertWatermarkEnv(**arguments)
     model = make_model(arguments, settings)
     model.set_logger(configure(None, []))
@@ -96,8 +97,8 @@ def constrained(options: Options, arguments: dict, seed: int) -> Result:
     return Result("ppo-lagrangian", seed, start.rate, found.rate, percent(found, env), found.cost, seconds, **beyond)
 
 
-def stock(options: Options, arguments: dict, seed: int) -> Result:
-    copies = PRESETS["ppo"].ppo.copies
+def stock(options: Options, arguments: dict[str, Any], seed: int) -> Result:
+    copies = AGENT.constants.copies
     env = Penalised(options.penalty, copies, **arguments)
     model = PPO("MultiInputPolicy", env, n_steps=32, batch_size=64, seed=seed, device="cpu")
     begin = time.perf_counter()
@@ -110,14 +111,14 @@ def stock(options: Options, arguments: dict, seed: int) -> Result:
     return Result("stock-ppo", seed, start, rate, percent_of_optimum(rate, optimum), cost, seconds)
 
 
-def play(model: PPO, arguments: dict) -> tuple[float, float]:
+def play(model: PPO, arguments: dict[str, Any]) -> tuple[float, float]:
     env = LogitsToSimplices(gym.make("wm_env:CovertWatermarkEnv-v0", **arguments))
     observation, _ = env.reset()
     rate, done = 0.0, False
     while not done:
         action, _ = model.predict(observation, deterministic=True)
         observation, reward, done, _, info = env.step(action)
-        rate += reward
+        rate += float(reward)
     return rate, info["cost_so_far"]
 
 

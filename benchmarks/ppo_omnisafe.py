@@ -39,7 +39,7 @@ with quitting_on_interrupt(__name__):
 STEPS, EPOCH, EPSILON = 9600, 320, 0.1
 
 
-def make_env():
+def make_env() -> gym.Env[Any, Any]:
     return FlattenObservation(LogitsToSimplices(gym.make("wm_env:CovertWatermarkEnv-v0", epsilon=EPSILON)))
 
 
@@ -54,24 +54,24 @@ class CovertWatermark(CMDP):
         self._env = make_env()
         self._num_envs, self._device = num_envs, device
         self._observation_space, self._action_space = self._env.observation_space, self._env.action_space
-        self._metadata = {}
+        self._metadata: dict[str, Any] = {}
 
-    def reset(self, seed=None, options=None):
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[torch.Tensor, dict[str, Any]]:
         observation, info = self._env.reset(seed=seed)
         return torch.as_tensor(observation, dtype=torch.float32), info
 
-    def step(self, action):
+    def step(self, action: torch.Tensor) -> tuple[Any, ...]:
         observation, reward, terminated, truncated, info = self._env.step(action.detach().cpu().numpy())
         numbers = (reward, info["cost"], float(terminated), float(truncated))
         return (torch.as_tensor(observation, dtype=torch.float32), *map(torch.tensor, numbers), {})
 
-    def set_seed(self, seed):
+    def set_seed(self, seed: int) -> None:
         self.reset(seed=seed)
 
-    def render(self):
+    def render(self) -> None:
         return None
 
-    def close(self):
+    def close(self) -> None:
         self._env.close()
 
 
@@ -99,7 +99,7 @@ def play(learner: Any) -> tuple[float, float, float]:
             action = learner._actor_critic.actor.predict(observation, deterministic=True)
         observation, reward, spent, terminated, _, _ = env.step(action)
         rate, cost, done = rate + float(reward), cost + float(spent), bool(terminated)
-    optimum = make_env().unwrapped.problem.rate_bound
+    optimum = make_env().get_wrapper_attr("problem").rate_bound
     return rate, percent_of_optimum(rate, optimum), cost
 
 

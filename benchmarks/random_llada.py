@@ -50,7 +50,7 @@ def write_random_llada(folder: Path, config: LLaDAConfig, device: str, seed: int
     generator = torch.Generator(device).manual_seed(seed)
     names = list(tensor_names(config).items())
     size = -(-len(names) // SHARDS)
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number in range(SHARDS):
         part = {}
         for name, llama in names[number * size : (number + 1) * size]:

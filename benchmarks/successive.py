@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from command import MANY, run_benchmark, within
+from command import MANY, draw_bits, run_benchmark, within
 
 from wm_env.common.command import quitting_on_interrupt
 
@@ -49,7 +49,7 @@ class Options:
         sets = choose_sets(polarised, positions_within(polarised, 0.02))
         generator = torch.Generator().manual_seed(0)
         states = draw_states(code, self.frames, n, generator)
-        messages, keys = (rng.integers(0, 2, (self.frames, sets.message_bits), dtype=np.uint8) for _ in range(2))
+        messages, keys = (draw_bits(rng, self.frames, sets.message_bits) for _ in range(2))
         sent = encode(code, sets, states, messages, keys, generator)
         encoding = self.fastest(lambda: encode(code, sets, states, messages, keys, generator))
         decoding = self.fastest(lambda: decode(code, sets, sent.symbols, keys))
@@ -116,7 +116,7 @@ def noisy_words(
     n = 2**log_length
     frozen = np.zeros(n, dtype=np.bool_)
     frozen[np.argsort(-polarise(np.array([0.5, 0.0]), np.array([0.5, 0.5]), log_length).entropy)[: n // 2]] = True
-    words = rng.integers(0, 2, (frames, n), dtype=np.uint8)
+    words = draw_bits(rng, frames, n)
     words[:, frozen] = 0
     sigma = 0.75
     received = 1 - 2.0 * polar_transform(words) + sigma * rng.standard_normal((frames, n))

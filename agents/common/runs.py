@@ -19,46 +19,11 @@ from agents.common.settings import RunSettings
 from wm_env.common.files import locked_folder, read_json, write_atomically, write_json
 from wm_env.common.json_values import entry, read_as
 from wm_env.common.tensors import FileFormat, read_tensors, write_tensors
+from wm_env.runs import RunFolder as RunFolder
 from wm_env.tree import StateTree, save_tree
 
 CONFIG_VERSION = 1
 CHECKPOINT_FORMAT = FileFormat(kind="covert-watermark checkpoint", version=2)
-
-
-@dataclass(frozen=True)
-class RunFolder:
-    """Where the files of a run are.
-
-    Attributes:
-        path: the folder.
-    """
-
-    path: Path
-
-    @property
-    def config(self) -> Path:
-        """All settings, the seed, versions, fingerprints and the command."""
-        return self.path / "config.json"
-
-    @property
-    def tree(self) -> Path:
-        """The tree that the law belongs to, cut to the run's prompts and candidates."""
-        return self.path / "tree.safetensors"
-
-    @property
-    def law(self) -> Path:
-        """The law that the agent found."""
-        return self.path / "law.safetensors"
-
-    @property
-    def metrics(self) -> Path:
-        """One row per evaluation, the columns named like TensorBoard's tags."""
-        return self.path / "metrics.csv"
-
-    @property
-    def checkpoint(self) -> Path:
-        """All that `--resume` needs."""
-        return self.path / "checkpoint.safetensors"
 
 
 @dataclass(frozen=True)
@@ -230,8 +195,10 @@ def end_of_resumed(run: RunFolder, reached: int, iterations: int) -> int:
 def run_name(settings: RunSettings, preset: str) -> str:
     """The name of a run folder where none is given: agent, preset, and what else the law depends on most."""
     name = f"{settings.agent}-{preset}"
-    if settings.objective == "coded" and preset != "coded":
-        name += "-coded"
+    if settings.objective not in (RunSettings().objective, preset):
+        name += f"-{settings.objective}"
+    if settings.cost != RunSettings().cost:
+        name += f"-{settings.cost}"
     return f"{name}-auto" if settings.message_bits == "auto" else name
 
 

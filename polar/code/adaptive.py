@@ -13,15 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polar.code.codec import code_channel, encode
-from polar.code.construction import BlockCode, ChainEntropies, chain_entropies, length_set, message_positions
+from polar.code.codec import code_channel, encode_blocks
+from polar.code.construction import BlockCode, ChainEntropies, chain_entropies, length_set, message_sets_of
 from wm_env.coded import label_bits
 from wm_env.common.arrays import Floats, Ints
 from wm_env.information import total_variation
 from wm_env.law import BlockLaw, JointLaw, induced_cover
 from wm_env.problem import MOST_DITHER_BITS
 
-_ROUNDING = 1e-9
+_SPARE = 1e-9
+"""What an error or a variation may exceed its bound by: sums over a block's channel, each term rounded to 1e-16, are
+right to 1e-12; a state that meets its bound exactly is to pass."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,6 @@ class AdaptiveSettings:
         block_error: most error of a decoder that knows the state, in [0, 1].
         extra_variation: most TV that the code may add in a state to what the law itself spends there, in [0, 1].
         dither_bits: d, bits of a block's key beyond the pad, 0 to 8.
-        transmissions: Monte Carlo transmissions (texts), 0 for none.
-        seed: of the Monte Carlo.
 
     Raises:
         ValueError: the error or the variation is no probability, or dither bits out of range.
@@ -42,14 +42,15 @@ class AdaptiveSettings:
     block_error: float = 0.0
     extra_variation: float = 0.0
     dither_bits: int = 0
-    transmissions: int = 1000
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.dither_bits <= MOST_DITHER_BITS:
-            raise ValueError(f"--auto-dither {self.dither_bits}: 0 to {MOST_DITHER_BITS} bits are possible")
+            raise ValueError(f"dither_bits={self.dither_bits}: 0 to {MOST_DITHER_BITS} bits are possible")
         if not (0 <= self.block_error <= 1 and 0 <= self.extra_variation <= 1):
-            raise ValueError("--auto-error and --auto-tv are probabilities, 0 to 1")
+            raise ValueError(
+                f"block_error={self.block_error}, extra_variation={self.extra_variation}: "
+                "probabilities, 0 to 1, are needed"
+            )
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def adapt_codes(law: JointLaw, settings: AdaptiveSettings) -> list[AdaptiveCode]
     """The code of every block, on the law's own message sets where it has them; see `adapt_code`."""
     return [
         adapt_code(block, chain_entropies(block, law.block_length), chosen, settings)
-        for block, chosen in zip(law.blocks, message_positions(law), strict=True)
+        for block, chosen in zip(law.blocks, message_sets_of(law), strict=True)
     ]
 
 
@@ -90,7 +91,7 @@ def adapt_code(
         # What every candidate says of the other words: exactly 0 if no two words share a candidate at the same dither.
         error = (channel.sum(1) - channel.amax(1)).mean(1).sum(1) / code.words
         added = total_variation(channel.mean((1, 2)), law.cover) - share
-        good = (error <= settings.block_error + _ROUNDING) & (added <= settings.extra_variation + _ROUNDING)
+        good = (error <= settings.block_error + _SPARE) & (added <= settings.extra_variation + _SPARE)
         lengths[good.numpy()] = bits
         codes.append(code)
         channels.append(channel)
@@ -98,7 +99,7 @@ def adapt_code(
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedBlock:
     """What a decoder returns when candidate x is sent in state s at dither d: length and word, shape (N, Q, D) each."""
 
     lengths: Ints
@@ -118,7 +119,9 @@ def fixed_code(law: BlockLaw, code: BlockCode) -> AdaptiveCode:
     )
 
 
-def send(law: BlockLaw, code: AdaptiveCode, states: Ints, words: Ints, dithers: Ints, rng: np.random.Generator) -> Ints:
+def send_adapted(
+    law: BlockLaw, code: AdaptiveCode, states: Ints, words: Ints, dithers: Ints, rng: np.random.Generator
+) -> Ints:
     """Draw a candidate for each of T states, shape (T,); the encoder of `polar.code.codec` for every length.
 
     Args:
@@ -133,11 +136,11 @@ def send(law: BlockLaw, code: AdaptiveCode, states: Ints, words: Ints, dithers: 
     for bits, of_length in enumerate(code.codes):
         mine = code.lengths[states] == bits
         if mine.any():
-            candidates[mine] = encode(law, of_length, states[mine], words[mine], dithers[mine], rng).candidate
+            candidates[mine] = encode_blocks(law, of_length, states[mine], words[mine], dithers[mine], rng).candidate
     return candidates
 
 
-def decode_states(law: BlockLaw, code: AdaptiveCode, observation: Tensor) -> Decoded:
+def decode_states(law: BlockLaw, code: AdaptiveCode, observation: Tensor) -> DecodedBlock:
     """Decide on (state, candidate) by the largest Z(s) P~(x|s,d) of all that look alike, then on its likeliest word."""
     shape = (*law.cover.shape, 1 << code.codes[0].dither_bits)
     words = np.zeros(shape, dtype=np.int64)
@@ -150,7 +153,7 @@ def decode_states(law: BlockLaw, code: AdaptiveCode, observation: Tensor) -> Dec
     decided = np.stack([_likeliest(seen, given_dither) for given_dither in weight.reshape(len(seen), -1).T], axis=1)
     lengths = np.repeat(code.lengths, shape[1])[decided]
     words = np.take_along_axis(words.reshape(len(seen), -1), decided, axis=0)
-    return Decoded(lengths.reshape(shape), words.reshape(shape))
+    return DecodedBlock(lengths.reshape(shape), words.reshape(shape))
 
 
 def _likeliest(seen: Ints, weight: Floats) -> Ints:
@@ -162,7 +165,7 @@ def _likeliest(seen: Ints, weight: Floats) -> Ints:
     return winner[np.maximum(seen, 0)]
 
 
-def adaptive_errors(law: BlockLaw, code: AdaptiveCode, decoded: Decoded) -> tuple[float, float, float]:
+def adaptive_errors(law: BlockLaw, code: AdaptiveCode, decoded: DecodedBlock) -> tuple[float, float, float]:
     """(E[l], expected number of wrong bits, probability of a wrong block) of one block, exact."""
     sent = wrong = blocks = 0.0
     for bits, channel in enumerate(code.channels):

@@ -95,7 +95,7 @@ def _dithered_channel(law: BlockLaw, code: BlockCode, positions: tuple[int, ...]
     return shifts * torch.cat([*nothing, below, *everything], 2).diff(dim=2).clamp_min(0)
 
 
-def encode(
+def encode_blocks(
     law: BlockLaw, code: BlockCode, states: Ints, words: Ints, surplus: Ints, rng: np.random.Generator
 ) -> Encoded:
     """Draw one block for each of T states.

@@ -83,7 +83,7 @@ def chain_entropies(law: BlockLaw, block_length: int) -> ChainEntropies:
     )
 
 
-def message_positions(law: JointLaw) -> tuple[tuple[int, ...] | None, ...]:
+def message_sets_of(law: JointLaw) -> tuple[tuple[int, ...] | None, ...]:
     """The law's own message set of every block, None where the construction is to choose."""
     return law.message_sets if law.message_sets is not None else (None,) * len(law.blocks)
 
@@ -151,3 +151,8 @@ def design_code(entropies: ChainEntropies, schedule: KeySchedule, chosen: Sequen
             f"at most {2 ** (bits + len(order))} keys, or dither"
         )
     return BlockCode(length, message_set, order[: schedule.surplus_bits])
+
+
+def design_codes(law: JointLaw, chains: Sequence[ChainEntropies], schedule: KeySchedule) -> list[BlockCode]:
+    """The code of every block, on the law's own message sets where it has them; `chains` are those of the blocks."""
+    return [design_code(chain, schedule, own) for chain, own in zip(chains, message_sets_of(law), strict=True)]

@@ -1,11 +1,14 @@
-"""The decoders, as tables from what the receiver sees and the key's surplus to a word on M*.
+"""The decoders: from what the receiver sees and the key's surplus to a word on M*, as tables.
 
-Both kinds of state knowledge are one algorithm on an observation number: `marginal` sees the symbol of the block only
-and averages over the states (the paper); `path` also knows the symbols of the earlier blocks, so its observation is
-the pair (earlier symbols, symbol), and averaging over the states that fit is the posterior given what was received.
+A decoder is a `Decoder` in the table `DECODERS`; a new one is a function and a line there. What the receiver knows of
+the state changes none of them, because it only changes the observation. With knowledge `marginal` the receiver sees the
+symbol of the block and averages over all states (the paper). With `path` it also knows the symbols of the earlier
+blocks: the observation is the pair (earlier symbols, symbol), and the average over the states that fit the earlier
+symbols is the posterior given what was received.
 """
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,11 +20,14 @@ from wm_env.coded import label_bits, word_values
 from wm_env.law import BlockLaw, symbol_label_probs
 from wm_env.tree import StateTree, number_paths
 
-Decoder = Literal["sc", "ml", "map"]
-"""The paper's successive rule; argmax_V P(X|V); the posterior of the message given X and the key."""
-
 Knowledge = Literal["marginal", "path"]
 """What the decoder knows of the state: its law Z only, or also the blocks received before."""
+
+KNOWLEDGE: Mapping[Knowledge, str] = {"marginal": "unknown", "path": "from earlier blocks"}
+"""What is known of the state, in the words of tables and figures."""
+
+_TIE = 1e-12
+"""Sums that differ by less than this fraction differ by rounding: they are ties, whatever the order of summation."""
 
 
 @dataclass(frozen=True)
@@ -72,23 +78,74 @@ def word_evidence(law: BlockLaw, channel: Tensor) -> Tensor:
     return symbol_label_probs(flat).reshape(-1, words, surplus)
 
 
-def decision_table(decoder: Decoder, code: BlockCode, words: Tensor, labels: LabelEvidence) -> Tensor:
+@dataclass(frozen=True)
+class Decoder:
+    """A rule that chooses a word on M* for every observation and surplus.
+
+    Attributes:
+        name: in options and results, such as "sc".
+        title: in figures.
+        rule: what it returns, in a few words, for the legend of the tables.
+        needs: what the receiver must have besides the received block.
+        marker: in figures, one of matplotlib's.
+        decide: the rule. Its arguments are `word_evidence`, `label_evidence` and the code of the block; its result is
+            the word for every observation and surplus, shape (observations, E), int64. Of equally good words it takes
+            the smallest.
+    """
+
+    name: str
+    title: str
+    rule: str
+    needs: str
+    marker: str
+    decide: Callable[[Tensor, LabelEvidence, BlockCode], Tensor]
+
+
+def decoder_named(name: str) -> Decoder:
+    """The decoder of that name.
+
+    Raises:
+        ValueError: there is none; names those that there are.
+    """
+    if name not in DECODERS:
+        raise ValueError(f"decoder {name!r} is unknown: there are {', '.join(DECODERS)}")
+    return DECODERS[name]
+
+
+def decision_table(decoder: str, code: BlockCode, words: Tensor, labels: LabelEvidence) -> Tensor:
     """The word on M* that a decoder returns for every observation and surplus, shape (observations, E), int64.
 
-    `sc` and `ml` are the paper's: they work on the law P(V, X) and know the frozen bits, but not the dither, which is
-    no part of that law. Ties go to the smaller word.
-
     Args:
-        decoder: which one.
+        decoder: a name in `DECODERS`.
         code: of the block.
         words: P(o, w, e) of the code, see `word_evidence`.
-        labels: what the observations say about V.
+        labels: what the observations say about V, see `label_evidence`.
+
+    Raises:
+        ValueError: there is no such decoder.
     """
-    if decoder == "map":
-        return words.argmax(1)
-    decode = successive_labels if decoder == "sc" else likeliest_labels
-    value = word_values(labels.likelihood.shape[1], code.block_length, code.message_set)
-    return value[decode(labels, code)].repeat_interleave(words.shape[2] >> len(code.frozen_set), 1)
+    return decoder_named(decoder).decide(words, labels, code)
+
+
+def likeliest_words(words: Tensor, labels: LabelEvidence, code: BlockCode) -> Tensor:
+    """argmax_w P(w | o, e), the posterior of the message; no decoder has a smaller block error."""
+    return (words >= words.amax(1, keepdim=True) * (1 - _TIE)).to(torch.uint8).argmax(1)
+
+
+def _of_labels(
+    decide: Callable[[LabelEvidence, BlockCode], Tensor],
+) -> Callable[[Tensor, LabelEvidence, BlockCode], Tensor]:
+    """A rule of the paper as a rule on words.
+
+    The paper's rules choose a label from the law P(V, X) and the frozen bits. They do not use the dither, which is no
+    part of that law. `decide` returns label numbers, shape (observations, 2^F).
+    """
+
+    def words_of_labels(words: Tensor, labels: LabelEvidence, code: BlockCode) -> Tensor:
+        value = word_values(labels.likelihood.shape[1], code.block_length, code.message_set)
+        return value[decide(labels, code)].repeat_interleave(words.shape[2] >> len(code.frozen_set), 1)
+
+    return words_of_labels
 
 
 def successive_labels(evidence: LabelEvidence, code: BlockCode) -> Tensor:
@@ -116,3 +173,19 @@ def likeliest_labels(evidence: LabelEvidence, code: BlockCode) -> Tensor:
     by_frozen = torch.argsort(value, stable=True).reshape(1 << len(code.frozen_set), -1)
     best = [labels[likelihood[:, labels].argmax(1)] for labels in by_frozen]
     return torch.stack(best, 1)
+
+
+_DECODERS = (
+    Decoder(
+        "sc", "successive (SC)", "successive, the paper's rule", "law, frozen bits", "o", _of_labels(successive_labels)
+    ),
+    Decoder(
+        "ml", "maximum likelihood (ML)", "the likeliest word", "law, frozen bits", "s", _of_labels(likeliest_labels)
+    ),
+    Decoder(
+        "map", "message posterior (MAP)", "the likeliest message", "law, frozen bits, dither", "^", likeliest_words
+    ),
+)
+
+DECODERS: Mapping[str, Decoder] = {decoder.name: decoder for decoder in _DECODERS}
+"""All decoders by name, in the order of tables and figures."""

@@ -5,17 +5,15 @@ the blocks of a text, each block with the state law Z of the law that is evaluat
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from polar.code.codec import code_channel, dither_runs
-from polar.code.construction import BlockCode, ChainEntropies, chain_entropies, design_code, message_positions
+from polar.code.construction import BlockCode, chain_entropies, design_codes
 from polar.code.decoders import (
-    Decoder,
     Knowledge,
     LabelEvidence,
     decision_table,
@@ -24,94 +22,19 @@ from polar.code.decoders import (
     observe,
     word_evidence,
 )
-from polar.code.key_schedule import KeySchedule, Surplus, key_bits_of
+from polar.code.key_schedule import KeySchedule, Surplus
+from polar.evaluation.choices import decoders_of, fixed_lengths, key_lengths
 from polar.evaluation.covertness import message_laws, message_variations, text_variation, untruncated_bound
-from polar.evaluation.montecarlo import ErrorEstimate, Sent, estimate_errors, receive, send
+from polar.evaluation.montecarlo import ErrorEstimate, SentBlocks, estimate_errors, receive, send_blocks
+from polar.evaluation.points import OperatingPoint
+from polar.evaluation.settings import EvaluationSettings
 from wm_env.coded import empty_words, label_bits
 from wm_env.common.arrays import Floats, Ints
 from wm_env.law import BlockLaw, JointLaw
 from wm_env.tree import StateTree
 
-MOST_KEYS = 1 << 16
-MOST_TRANSMISSIONS = 10_000_000
-
-
-@dataclass(frozen=True)
-class EvaluationSettings:
-    """What to evaluate.
-
-    Attributes:
-        message_bits: l, bits per block.
-        keys: K, numbers of keys, powers of two.
-        decoders: which decoders.
-        knowledge: what they know of the state.
-        surplus: uses of the key bits beyond the message.
-        transmissions: Monte Carlo transmissions (texts) per operating point, 0 for none.
-        seed: of the Monte Carlo.
-    """
-
-    message_bits: tuple[int, ...]
-    keys: tuple[int, ...]
-    decoders: tuple[Decoder, ...] = ("sc", "ml", "map")
-    knowledge: tuple[Knowledge, ...] = ("marginal", "path")
-    surplus: tuple[Surplus, ...] = ("frozen", "dither")
-    transmissions: int = 1000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for what would not fit into memory."""
-        if max(self.keys, default=1) > MOST_KEYS:
-            raise ValueError(f"keys={max(self.keys)}: every key is gone through, so at most {MOST_KEYS} are possible")
-        if self.transmissions > MOST_TRANSMISSIONS:
-            raise ValueError(f"transmissions={self.transmissions}: at most {MOST_TRANSMISSIONS} fit into memory")
-
-
-@dataclass(frozen=True)
-class OperatingPoint:
-    """One row of the results.
-
-    Attributes:
-        message_bits: l per block.
-        rate_bits_per_token: l / L.
-        key_bits: log2 K per block.
-        keys: K.
-        surplus_key: "none" while the key is no longer than the message, then "frozen" or "dither".
-        decoder: sc, ml or map.
-        state_knowledge: marginal or path.
-        ber: exact bit error rate of the message.
-        bler: exact probability that a block has a wrong message bit.
-        tv_mean: V(P~^m Z, P Z), mean over messages and blocks.
-        tv_max: its largest value over messages and blocks.
-        tv_text: the same for whole texts, mean over messages; null where the sum is too large.
-        tv_untruncated_bound: bound on the TV against the text of the untruncated model.
-        empty_word: probability that the state has no word V with the wanted bits.
-        ber_mc: bit error rate measured over the transmissions; null if there were none.
-        ber_mc_ci95: its 95 % interval.
-    """
-
-    message_bits: int
-    rate_bits_per_token: float
-    key_bits: int
-    keys: int
-    surplus_key: str
-    decoder: Decoder
-    state_knowledge: Knowledge
-    ber: float
-    bler: float
-    tv_mean: float
-    tv_max: float
-    tv_text: float | None
-    tv_untruncated_bound: float | None
-    empty_word: float
-    ber_mc: float | None
-    ber_mc_ci95: tuple[float, float] | None
-
-    def as_json(self) -> dict[str, Any]:
-        """The row of results.json."""
-        return asdict(self)
-
-
-Who = tuple[Decoder, Knowledge]
+_Receives = tuple[str, Knowledge]
+"""A decoder and what it knows of the state."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +56,8 @@ class _Block:
     """
 
     channel: Tensor
-    rates: dict[Who, Floats]
-    received: dict[Who, list[Ints]]
+    rates: dict[_Receives, Floats]
+    received: dict[_Receives, list[Ints]]
 
 
 def evaluate(tree: StateTree, law: JointLaw, settings: EvaluationSettings) -> list[OperatingPoint]:
@@ -149,10 +72,11 @@ def evaluate(tree: StateTree, law: JointLaw, settings: EvaluationSettings) -> li
     chains = [chain_entropies(block, law.block_length) for block in law.blocks]
     receivers = _receivers(tree, law, settings.knowledge)
     points: list[OperatingPoint] = []
-    for bits in settings.message_bits:
+    decoders, lengths = decoders_of(settings), fixed_lengths(law, settings)
+    for bits in lengths:
         for schedules in schedule_groups(law, bits, settings):
             codes = design_codes(law, chains, schedules[0])
-            points += _points_of_code(tree, law, codes, schedules, receivers, settings)
+            points += _points_of_code(tree, law, codes, schedules, receivers, decoders, settings)
     ways = ["none", "frozen", "dither"]
     return sorted(points, key=lambda point: (point.message_bits, point.keys, ways.index(point.surplus_key)))
 
@@ -161,9 +85,9 @@ def schedule_groups(law: JointLaw, message_bits: int, settings: EvaluationSettin
     """The key schedules of a message length; those of one group share the code and differ in the pad only."""
     room = _free_positions(law, message_bits)
     groups: dict[tuple[Surplus, int], list[KeySchedule]] = {}
-    for keys in sorted(set(settings.keys)):
+    for key_bits in key_lengths(law, settings):
         for surplus in settings.surplus:
-            schedule = KeySchedule(message_bits, key_bits_of(keys), surplus)
+            schedule = KeySchedule(message_bits, key_bits, surplus)
             spare = schedule.surplus_bits
             if spare == 0:
                 groups.setdefault(("frozen", 0), []).append(schedule)
@@ -176,21 +100,16 @@ def schedule_groups(law: JointLaw, message_bits: int, settings: EvaluationSettin
 def left_out(law: JointLaw, settings: EvaluationSettings) -> list[tuple[int, int]]:
     """(message bits, keys) of settings with frozen surplus that need more positions of V than the law has."""
     return [
-        (bits, keys)
-        for bits in settings.message_bits
-        for keys in sorted(set(settings.keys))
-        if "frozen" in settings.surplus and key_bits_of(keys) - bits > _free_positions(law, bits)
+        (bits, 1 << key_bits)
+        for bits in fixed_lengths(law, settings)
+        for key_bits in key_lengths(law, settings)
+        if "frozen" in settings.surplus and key_bits - bits > _free_positions(law, bits)
     ]
 
 
 def _free_positions(law: JointLaw, message_bits: int) -> int:
     """Positions of V beside the message that are not the same in all labels."""
     return min(label_bits(block.labels) for block in law.blocks) - message_bits
-
-
-def design_codes(law: JointLaw, chains: Sequence[ChainEntropies], schedule: KeySchedule) -> list[BlockCode]:
-    """The code of every block, on the law's own message sets where it has them."""
-    return [design_code(chain, schedule, own) for chain, own in zip(chains, message_positions(law), strict=True)]
 
 
 def error_rates(evidence: Tensor, decisions: Tensor) -> tuple[float, float]:
@@ -224,11 +143,11 @@ def _evaluate_block(
     law: BlockLaw,
     code: BlockCode,
     receivers: dict[Knowledge, _Receiver],
-    decoders: Sequence[Decoder],
-    transmissions: Sequence[tuple[KeySchedule, Sent]],
+    decoders: Sequence[str],
+    transmissions: Sequence[tuple[KeySchedule, SentBlocks]],
 ) -> _Block:
     """Enumerate the channel of a block and decode the transmissions of every schedule, one run of dithers at a time."""
-    everyone: list[Who] = [(decoder, knowledge) for knowledge in receivers for decoder in decoders]
+    everyone: list[_Receives] = [(decoder, knowledge) for knowledge in receivers for decoder in decoders]
     average = torch.zeros(len(law.cover), code.words, 1, law.cover.shape[1], dtype=torch.float64)
     rates = {who: np.zeros(2) for who in everyone}
     received = {who: [np.zeros_like(sent.message) for _, sent in transmissions] for who in everyone}
@@ -255,12 +174,13 @@ def _points_of_code(
     codes: Sequence[BlockCode],
     schedules: Sequence[KeySchedule],
     receivers: Sequence[dict[Knowledge, _Receiver]],
+    decoders: Sequence[str],
     settings: EvaluationSettings,
 ) -> Iterator[OperatingPoint]:
     """The operating points of one code: every decoder and knowledge, under every pad."""
     sent = [_send(law, codes, schedule, settings) for schedule in schedules]
     blocks = [
-        _evaluate_block(block, code, mine, settings.decoders, list(zip(schedules, of_block, strict=True)))
+        _evaluate_block(block, code, mine, decoders, list(zip(schedules, of_block, strict=True)))
         for block, code, mine, of_block in zip(law.blocks, codes, receivers, zip(*sent, strict=True), strict=True)
     ]
     empty = _empty_word(law, codes)
@@ -319,16 +239,19 @@ def _empty_word(law: JointLaw, codes: Sequence[BlockCode]) -> float:
     )
 
 
-def _send(law: JointLaw, codes: Sequence[BlockCode], schedule: KeySchedule, settings: EvaluationSettings) -> list[Sent]:
+def _send(
+    law: JointLaw, codes: Sequence[BlockCode], schedule: KeySchedule, settings: EvaluationSettings
+) -> list[SentBlocks]:
     """The transmissions of every block, the same for every receiver."""
     way = ("frozen", "dither").index(schedule.surplus)
     rng = np.random.default_rng([settings.seed, schedule.message_bits, schedule.key_bits, way])
     return [
-        send(block, code, schedule, settings.transmissions, rng) for block, code in zip(law.blocks, codes, strict=True)
+        send_blocks(block, code, schedule, settings.transmissions, rng)
+        for block, code in zip(law.blocks, codes, strict=True)
     ]
 
 
-def _measured(sent: Sequence[Sent], received: Sequence[Ints], schedule: KeySchedule) -> ErrorEstimate | None:
+def _measured(sent: Sequence[SentBlocks], received: Sequence[Ints], schedule: KeySchedule) -> ErrorEstimate | None:
     """Measured error rates of one receiver; None without transmissions."""
     if not len(sent[0].message):
         return None

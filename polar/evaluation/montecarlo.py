@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polar.code.codec import encode
+from polar.code.codec import encode_blocks
 from polar.code.construction import BlockCode
 from polar.code.key_schedule import KeySchedule
 from wm_env.common.arrays import Ints
@@ -16,7 +16,7 @@ from wm_env.law import BlockLaw
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentBlocks:
     """T blocks as sent; arrays of shape (T,)."""
 
     state: Ints
@@ -24,9 +24,9 @@ class Sent:
     key: Ints
     candidate: Ints
 
-    def at(self, rows: NDArray[np.bool_]) -> "Sent":
+    def at(self, rows: NDArray[np.bool_]) -> "SentBlocks":
         """Only these blocks."""
-        return Sent(self.state[rows], self.message[rows], self.key[rows], self.candidate[rows])
+        return SentBlocks(self.state[rows], self.message[rows], self.key[rows], self.candidate[rows])
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,19 @@ class ErrorEstimate:
     ber_ci95: tuple[float, float]
 
 
-def send(law: BlockLaw, code: BlockCode, schedule: KeySchedule, count: int, rng: np.random.Generator) -> Sent:
+def send_blocks(
+    law: BlockLaw, code: BlockCode, schedule: KeySchedule, count: int, rng: np.random.Generator
+) -> SentBlocks:
     """Send `count` blocks: states from Z, uniform messages and keys, the candidates from the encoder."""
     z = law.state_probs.numpy()
     state = rng.choice(len(z), size=count, p=z / z.sum())
     message = rng.integers(1 << schedule.message_bits, size=count)
     key = rng.integers(1 << schedule.key_bits, size=count)
-    sent = encode(law, code, state, message ^ schedule.pad(key), schedule.surplus_word(key), rng)
-    return Sent(state, message, key, sent.candidate)
+    sent = encode_blocks(law, code, state, message ^ schedule.pad(key), schedule.surplus_word(key), rng)
+    return SentBlocks(state, message, key, sent.candidate)
 
 
-def receive(sent: Sent, schedule: KeySchedule, observation: Tensor, decisions: Tensor, surplus: Ints) -> Ints:
+def receive(sent: SentBlocks, schedule: KeySchedule, observation: Tensor, decisions: Tensor, surplus: Ints) -> Ints:
     """Decode every block: look the word up, take the pad off; messages, shape (T,).
 
     Args:

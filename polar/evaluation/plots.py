@@ -1,30 +1,26 @@
 """The paper's two figures: bit error rate against rate, and total variation against the number of keys."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from polar.evaluation.adaptive import AdaptivePoint
-from polar.evaluation.exact import OperatingPoint
+from polar.code.decoders import KNOWLEDGE, decoder_named
+from polar.evaluation.points import AdaptivePoint, CodeFigures, OperatingPoint
 from polar.evaluation.report import variation_curves
-from wm_env.common.files import write_atomically
+from wm_env.common.figures import COLOURS, new_figure
 from wm_env.theory.limits import Limit
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
-"""Okabe and Ito's palette, which stays distinct under the common kinds of colour blindness."""
-
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_SIZES = (6, 4.5, 3)
-"""Of filled markers, in points: of decoders that agree each leaves the one before it to be seen."""
+_LARGEST_MARKER = 6.0
+"""Of the first decoder's filled markers, in points."""
+
+_SMALLER = 0.75
+"""By which factor the markers of each decoder are smaller than those of the one before, which so can be seen below."""
 
 _RING = 6
 """What an open marker is larger than a filled one, in points, so that neither hides the other."""
-
-_DECODERS = {"sc": "successive (SC)", "ml": "maximum likelihood (ML)", "map": "message posterior (MAP)"}
-_KNOWLEDGE = {"marginal": "state unknown", "path": "earlier blocks known"}
 
 _OWN_LIMIT = {
     "color": "black",
@@ -42,21 +38,25 @@ _LEAST_ERROR = 1e-3
 _BESIDE = 0.1
 """Message bits between decoders that stand side by side."""
 
+_BARS = 0.03
+"""Message bits between the intervals of decoders whose markers share a place."""
+
 
 def ber_figure(
     points: Sequence[OperatingPoint],
     limits: Mapping[int, Limit],
     block_length: int,
     adapted: AdaptivePoint | None = None,
+    title: str = "",
 ) -> Figure:
     """Bit error rate against bits per token with a key as long as the message, one curve per decoder and knowledge.
 
     Where that key is missing other points are shown, see `one_key_points`. The limit is phi, below which
     no code of fixed length can be, at the total variation that the code of each message length spends, and at none. A
     star marks messages whose length follows the state, which neither limit is about. With one message length there are
-    no curves, and the decoders stand side by side.
+    no curves, and the decoders stand side by side. Vertical bars are the intervals of the measured rates.
     """
-    figure, axes = _new_figure()
+    figure, (axes,) = new_figure(title)
     shown = one_key_points(points)
     spent = {point.message_bits: point.tv_mean for point in shown}
     _plot_limit(axes, block_length, {bits: limits[bits].bit_error(tv) for bits, tv in spent.items()}, _OWN_LIMIT)
@@ -64,26 +64,34 @@ def ber_figure(
     decoders = list(dict.fromkeys(point.decoder for point in shown))
     known = list(dict.fromkeys(point.state_knowledge for point in shown))
     alone = len(spent) == 1
+    measured = 0
     for number, decoder in enumerate(decoders):
         for knowledge in known:
             curve = [p for p in shown if p.decoder == decoder and p.state_knowledge == knowledge]
-            place = len(known) * number + known.index(knowledge) - (len(decoders) * len(known) - 1) / 2
-            shift = place * _BESIDE / block_length if alone else 0.0
+            place = (len(known) * number + known.index(knowledge) - (len(decoders) * len(known) - 1) / 2) / block_length
+            shift = place * _BESIDE if alone else 0.0
+            rates, colour = [p.rate_bits_per_token + shift for p in curve], COLOURS[number % len(COLOURS)]
+            beside = 0.0 if alone else place * _BARS
+            measured += _plot_intervals(axes, [rate + beside for rate in rates], curve, colour)
             axes.plot(
-                [p.rate_bits_per_token + shift for p in curve],
+                rates,
                 [p.ber for p in curve],
-                color=COLOURS[number],
-                marker=_MARKERS[number],
-                markersize=_SIZES[number] + (0 if knowledge == "path" else _RING),
+                color=colour,
+                marker=decoder_named(decoder).marker,
+                markersize=_LARGEST_MARKER * _SMALLER**number + (0 if knowledge == "path" else _RING),
                 linestyle="-" if knowledge == "path" else "--",
                 fillstyle="full" if knowledge == "path" else "none",
                 clip_on=False,
-                label=f"{_DECODERS[decoder]}, {_KNOWLEDGE[knowledge]}",
+                label=f"{decoder_named(decoder).title}, state {KNOWLEDGE[knowledge]}",
             )
     if adapted is not None:
         rate = adapted.mean_bits / block_length
         label = f"length follows the state, TV {adapted.tv_mean:.3f}"
-        axes.plot([rate], [adapted.ber], "*", color=COLOURS[3], markersize=12, clip_on=False, label=label)
+        colour = COLOURS[len(decoders) % len(COLOURS)]
+        measured += _plot_intervals(axes, [rate], [adapted], colour)
+        axes.plot([rate], [adapted.ber], "*", color=colour, markersize=12, clip_on=False, label=label)
+    if measured:
+        axes.vlines([], 0, 0, color="grey", linewidth=2, label="95 % interval of the measured rate")
     axes.set_xticks([bits / block_length for bits in spent], [_rate_tick(bits, block_length, spent) for bits in spent])
     axes.set_xlabel("rate, message bits per token; below it message bits and total variation (TV), per block")
     axes.set_ylabel("bit error rate (fraction of message bits)")
@@ -100,13 +108,21 @@ def _plot_limit(axes: Axes, block_length: int, limit: Mapping[int, float], style
     axes.plot([bits / block_length for bits in limit], list(limit.values()), clip_on=False, **{**marked, **style})
 
 
+def _plot_intervals(axes: Axes, rates: Sequence[float], points: Sequence[CodeFigures], colour: str) -> int:
+    """A vertical bar for the measured interval of every point that has one; how many have."""
+    bars = [(rate, *point.ber_mc_ci95) for rate, point in zip(rates, points, strict=True) if point.ber_mc_ci95]
+    for rate, low, high in bars:
+        axes.vlines(rate, low, high, color=colour, alpha=0.5, linewidth=2)
+    return len(bars)
+
+
 def _rate_tick(bits: int, block_length: int, variation: Mapping[int, float]) -> str:
     return f"{bits / block_length:.3f}\n{bits} bit{'s' if bits > 1 else ''}\nTV {variation[bits]:.3f}"
 
 
-def variation_figure(points: Sequence[OperatingPoint], block_length: int) -> Figure:
+def variation_figure(points: Sequence[OperatingPoint], block_length: int, title: str = "") -> Figure:
     """Mean total variation against the number of keys, one colour per message length, by use of the surplus key."""
-    figure, axes = _new_figure()
+    figure, (axes,) = new_figure(title)
     lengths = sorted({point.message_bits for point in points})
     for bits, way, by_keys in variation_curves(points):
         number = lengths.index(bits) % len(COLOURS)
@@ -116,7 +132,7 @@ def variation_figure(points: Sequence[OperatingPoint], block_length: int) -> Fig
             [by_keys[k] for k in keys],
             color=COLOURS[number],
             marker=_MARKERS[number],
-            markersize=_SIZES[0] + (_RING if way == "dither" else 0),
+            markersize=_LARGEST_MARKER + (_RING if way == "dither" else 0),
             clip_on=False,
             linestyle="--" if way == "dither" else "-",
             fillstyle="none" if way == "dither" else "full",
@@ -148,19 +164,6 @@ def one_key_points(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
         for bits, choice in keys.items()
     }
     return [point for point in points if (point.keys, point.surplus_key) == chosen[point.message_bits]]
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a PNG of 150 dots per inch, whole or not at all."""
-    write_atomically(path, lambda temporary: figure.savefig(temporary, format="png", dpi=150))
-
-
-def _new_figure() -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(7, 5), layout="constrained")
-    axes = figure.add_subplot()
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
 
 
 def _legend(axes: Axes) -> None:

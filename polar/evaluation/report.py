@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from polar.evaluation.adaptive import AdaptivePoint
-from polar.evaluation.exact import OperatingPoint
+from polar.code.decoders import DECODERS, KNOWLEDGE
+from polar.evaluation.points import AdaptivePoint, CodeFigures, OperatingPoint
 from wm_env.common.files import fingerprint, read_json
 from wm_env.law import JointLaw
 from wm_env.theory.limits import Limit
@@ -15,7 +15,12 @@ from wm_env.tree import StateTree
 
 TV_BUDGETS = (0.0, 0.01, 0.05, 0.1)
 
-LEGEND = """\
+DECODER_LINE = f"decoder      {'; '.join(f'{decoder.name}, {decoder.rule}' for decoder in DECODERS.values())}"
+STATE_LINE = f"""\
+state        what the decoder knows of it: {KNOWLEDGE["marginal"]}, nothing but its law; {KNOWLEDGE["path"]}, what
+             follows from the blocks received before"""
+
+LEGEND = f"""\
 tree         the model that it was made from, mini being the embedded one; top pool: the likeliest blocks of every
              state; sampled pool: keyed draws
 retained mass
@@ -30,20 +35,22 @@ bits, keys   message bits per block, and keys per block, of which the receiver k
 bits/token   message bits per token
 surplus      key bits beyond the message: none, there are none; frozen, they fix further positions of V, as in the
              paper; dither, they shift the draw of the encoder
-decoder      sc, successive, the paper's rule; ml, the likeliest word; map, the likeliest message
-state        what the decoder knows of it: marginal, its law only; path, the blocks received before
+{DECODER_LINE}
+{STATE_LINE}
 BER, BLER    fractions of message bits that are wrong and of blocks with a wrong one, exact; measured, BER over texts
-limit        no code of one block with this number of bits and the TV of this line has a smaller error, for states as
-             likely as under this law
+limit        no code with this number of bits and the TV of this line has a smaller error, for a decoder that knows at
+             most the state, and states as likely as under this law; a code that leads to other states may have less
 TV mean, TV max, TV text
              of the code with its keys: of a block, mean and largest over the messages; of whole texts, mean
 TV real model <=
-             bound on the TV to texts of the model before it was truncated to the tree
+             bound on the TV to texts of the model before it was truncated to the tree; for a sampled pool the bound is
+             the mean over pools, of which this is one sample
 no word      probability that the state allows no word with the bits that are to be sent
 points       one for every choice of bits, keys, surplus, decoder and state, all in results.json; a key that only pads
              is no longer than the message
 key of l bits, any key
-             limits for a key as long as the message, and for one of any length"""
+             limits for every use of as many key bits as message bits, and for a key of any length; that of bit errors
+             is a bound which codes need not reach"""
 
 _Column = tuple[str, Callable[[OperatingPoint], str]]
 
@@ -64,7 +71,7 @@ def results(
     live: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The content of results.json: fingerprints, operating points, one-shot limits, and `live_results` of the law."""
-    rows = [point.as_json() for point in points]
+    rows = [asdict(point) for point in points]
     if adapted is not None:
         rows.append(_adaptive_row(adapted, tree.block_length))
     return {
@@ -108,7 +115,7 @@ def stored_results(path: Path) -> dict[str, Any] | None:
     try:
         return read_json(path)
     except ValueError as error:
-        raise ValueError(f"{error}; remove it, or choose another --out") from None
+        raise ValueError(f"{error}; remove it, or choose another folder for the results") from None
 
 
 def limit_rows(message_bits: int, limit: Limit, block_length: int) -> list[dict[str, Any]]:
@@ -141,10 +148,10 @@ def error_table(points: Sequence[OperatingPoint], limits: Mapping[int, Limit]) -
         [
             *_NAMES,
             ("decoder", lambda p: p.decoder),
-            ("state", lambda p: p.state_knowledge),
+            ("state", lambda p: KNOWLEDGE[p.state_knowledge]),
             ("BER", lambda p: f"{p.ber:.4f}"),
             ("limit", lambda p: f"{limits[p.message_bits].bit_error(p.tv_mean):.4f}"),
-            ("measured, 95 % interval", _measured),
+            ("measured, 95 % interval", measured),
             ("BLER", lambda p: f"{p.bler:.4f}"),
             ("limit", lambda p: f"{block_limit(p):.4f}"),
         ],
@@ -210,9 +217,9 @@ def adaptive_table(point: AdaptivePoint, block_length: int) -> str:
     return "\n".join(
         [
             f"{point.mean_bits:.3f} bits per block, {point.mean_bits / block_length:.4f} bits per token "
-            f"(limit at this TV without errors {point.limit / block_length:.4f}); dither {point.dither_bits} bits; "
+            f"(limit at this TV without errors, length by state and key, {point.limit / block_length:.4f}); dither {point.dither_bits} bits; "
             f"share of states by bits {lengths}",
-            f"BER {point.ber:.4f} (measured {_measured(point)}), BLER {point.bler:.4f}, TV mean {point.tv_mean:.4f}, "
+            f"BER {point.ber:.4f} (measured {measured(point)}), BLER {point.bler:.4f}, TV mean {point.tv_mean:.4f}, "
             f"TV max {point.tv_max:.4f}, TV text {or_dash(point.tv_text)}, "
             f"TV real model <= {or_dash(point.tv_untruncated_bound)}",
         ]
@@ -232,10 +239,17 @@ def _adaptive_row(point: AdaptivePoint, block_length: int) -> dict[str, Any]:
     }
 
 
-def _measured(point: OperatingPoint | AdaptivePoint) -> str:
+def measured(point: CodeFigures) -> str:
+    """The measured bit error rate with its interval, or a dash if nothing was sent."""
     if point.ber_mc is None or point.ber_mc_ci95 is None:
         return "-"
-    return f"{point.ber_mc:.4f} [{point.ber_mc_ci95[0]:.4f}, {point.ber_mc_ci95[1]:.4f}]"
+    return with_interval(point.ber_mc, point.ber_mc_ci95)
+
+
+def with_interval(value: float, interval: tuple[float, float], spec: str = ".4f", spec_of_ends: str = "") -> str:
+    """A figure with its interval in brackets; `spec` formats both, `spec_of_ends` the interval if it is given."""
+    low, high = (format(end, spec_of_ends or spec) for end in interval)
+    return f"{value:{spec}} [{low}, {high}]"
 
 
 def or_dash(value: float | None) -> str:

@@ -189,7 +189,7 @@ def test_refuses_runs_that_do_not_compare(
 ) -> None:
     tree = synthetic_tree(2, 1, 5, entropy=1.5)
     first = run_of(tmp_path / "first", tree, 0.1)
-    second = run_of(tmp_path / "second", tree, 0.1, **change)  # type: ignore[arg-type]
+    second = run_of(tmp_path / "second", tree, 0.1, **change)
     assert main([str(first), str(second), "--out", str(tmp_path / "x.png")]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from peer_schemes import discop, imec, keyed_colours, od_stega, sparsamp
+from peer_schemes.weights import quantise
 from scipy.optimize import minimize
-
-from benchmarks.peer_schemes import discop, imec, keyed_colours, od_stega, sparsamp
-from benchmarks.peer_schemes.weights import quantise
 
 WEIGHTS = st.lists(st.integers(1, 40), min_size=1, max_size=9)
 

@@ -14,7 +14,10 @@ from wm_env.common.help import paragraph_help
 OPTIONS = {
     "train": ["Options"],
     "evaluate": ["Options"],
-    "agents.common.settings": ["PolicySettings", "LearnerSettings", "PPOSettings", "RunSettings"],
+    "polar.evaluation.settings": ["EvaluationSettings"],
+    "agents.common.settings": ["PolicySettings", "RunSettings"],
+    "agents.primal_dual.agent": ["LearnerSettings"],
+    "agents.ppo_lagrangian.agent": ["PPOSettings"],
     "polar.text.options": ["Model", "Keygen", "Embed", "Decode"],
     "polar.text.settings": ["Settings", "Limits"],
     "wm_env.lm.build.options": ["BuildOptions"],
@@ -40,7 +43,7 @@ def classes_of(module):
         node.name: {
             field.target.id: doc.value.value
             for field, doc in itertools.pairwise(node.body)
-            if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr)
+            if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant)
         }
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.ClassDef)

@@ -17,13 +17,13 @@ import torch
 from repository import ROOT
 
 from agents.common.runs import RunFolder, load_checkpoint
-from agents.common.settings import PRESETS
 from agents.planner.adaptive import plan_adaptive
+from agents.table import preset as preset_of
 from polar.code.adaptive import AdaptiveSettings
 from polar.evaluation.adaptive import evaluate_adaptive
-from polar.evaluation.run import planned_dither
 from train import main
 from wm_env.law import load_law
+from wm_env.runs import read_task
 from wm_env.tree import load_tree
 
 SMALL = ["--candidates", "5", "--labels", "8", "--prompts", "3"]
@@ -74,7 +74,7 @@ def test_run_folder_is_complete(whole_run):
     law = load_law(folder.law, tree)
     assert (len(tree.prior), law.blocks[0].labels) == (3, 8)
     settings = json.loads(folder.config.read_text())["settings"]
-    assert settings["iterations"] == PRESETS["smoke"].iterations == 60
+    assert settings["iterations"] == 60
     assert list(run.glob("events.out.tfevents.*"))
     assert output.splitlines()[0].startswith("iteration 0 of 60: rate ")
     # Sixty iterations do not reach the limit, and beyond it there is no share of the optimum.
@@ -188,7 +188,7 @@ def test_objective_chooses_the_preset_of_the_learner(small_tree_file, tmp_path, 
     done = train("--tree", small_tree_file, "--run", run, *SMALL, "--iterations", 20, *arguments)
     assert done.code == 0, done.err
     settings = json.loads(RunFolder(run).config.read_text())["settings"]
-    assert settings["learner"] == dataclasses.asdict(PRESETS[preset].learner)
+    assert settings["learner"] == dataclasses.asdict(preset_of(preset)[1].constants)
     assert settings["labels"] == 8
 
 
@@ -197,7 +197,9 @@ def test_help_shows_what_the_preset_leaves_to_the_defaults():
     assert {done.code for done in shown.values()} == {0}
     for preset, done in shown.items():
         text = " ".join(done.out.replace("│", " ").split())
-        assert re.search(r"--iterations INT .*?\(default: ([^)]*)\)", text).group(1) == str(PRESETS[preset].iterations)
+        assert re.search(r"--iterations INT .*?\(default: ([^)]*)\)", text).group(1) == str(
+            preset_of(preset)[1].iterations
+        )
 
 
 @pytest.mark.parametrize("arguments", [["--preset"], ["--preset", "other"]])
@@ -296,7 +298,7 @@ def test_planner_chooses_the_length_of_every_state(small_tree_file, tmp_path):
     planned = plan_adaptive(load_tree(run / "tree.safetensors"), 0.1, labels=8)
     told = re.search(r"([\d.]+) message bits over 2 blocks of 4 tokens \(([\d.]+) bits per token\)", done.out)
     tree = load_tree(run / "tree.safetensors")
-    decoded = evaluate_adaptive(tree, law, AdaptiveSettings(transmissions=0))
+    decoded = evaluate_adaptive(tree, law, AdaptiveSettings())
     assert [float(number) for number in told.groups()] == pytest.approx(
         [2 * decoded.mean_bits, decoded.mean_bits / 4], abs=5e-5
     )
@@ -315,8 +317,8 @@ def test_planner_counts_on_dither_and_the_evaluation_finds_it_in_the_run(small_t
     law = load_law(run / "law.safetensors", tree)
     for block, expected in zip(law.blocks, plan_adaptive(tree, 0, labels=16, dither_bits=3).law.blocks, strict=True):
         torch.testing.assert_close(block.p_candidate, expected.p_candidate)
-    assert planned_dither(run) == 3
-    bits = [evaluate_adaptive(tree, law, AdaptiveSettings(dither_bits=d, transmissions=0)).mean_bits for d in (0, 3)]
+    assert read_task(RunFolder(run)).dither_bits == 3
+    bits = [evaluate_adaptive(tree, law, AdaptiveSettings(dither_bits=d)).mean_bits for d in (0, 3)]
     assert bits[0] < bits[1]
     assert f"{2 * bits[1]:.4f} message bits" in done.out
 

@@ -5,9 +5,10 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wm_env.common.json_values import parse_json, read_as
+
+_MOUNTS = Path("/proc/self/mountinfo")
 
 MOST_BYTES = 1 << 26
 """Most that is read at once, 64 MiB: a device or a pipe may have no end."""
@@ -44,21 +47,44 @@ def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o
 
 
 def _replace(target: Path, write: Callable[[Path], object], mode: int) -> None:
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    with _blaming(target):
+        temporary = _temporary(target.parent, target.name)
+        try:
+            with naming(target):
+                write(temporary)
+                _sync(temporary)
+            # mkstemp makes private files; give this one the mode that open() would have.
+            mask = os.umask(0)
+            os.umask(mask)
+            temporary.chmod(mode & ~mask)
+            temporary.replace(target)
+            sync_folder(target.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _temporary(folder: Path, name: str) -> Path:
+    """A new file in `folder` that nobody else has, to be renamed to `name`."""
+    handle, path = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=".tmp")
     os.close(handle)
-    temporary = Path(name)
+    return Path(path)
+
+
+@contextmanager
+def _blaming(target: Path) -> Iterator[None]:
+    """Within the context errors that name a temporary file of `target`, or none, name `target`."""
     try:
         with naming(target):
-            write(temporary)
-            _sync(temporary)
-        # mkstemp makes private files; give this one the mode that open() would have.
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(mode & ~mask)
-        temporary.replace(target)
-        sync_folder(target.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+            yield
+    except OSError as error:
+        name = "" if error.filename is None else Path(os.fsdecode(error.filename)).name
+        if name.startswith(f".{target.name}.") and name.endswith(".tmp"):
+            raise OSError(error.errno, error.strerror, str(target)) from None
+        raise
+
+
+_LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+"""What the system says if data did not reach the disk."""
 
 
 def make_folder(folder: Path) -> list[Path]:
@@ -86,12 +112,12 @@ def sync_folder(folder: Path) -> None:
     try:
         with naming(folder):
             _sync(folder)
-    except PermissionError:
-        # Files can be made in a folder that cannot be opened, one without read permission: wait for all disks.
-        os.sync()
     except OSError as error:
-        if error.errno != errno.EINVAL:
+        if error.errno in _LOST:
             raise
+        # Files can be made in a folder that cannot be opened, one without read permission, and some file systems do
+        # not take fsync of folders: EINVAL, ENOTSUP, EBADF and others say so. Then wait for all disks.
+        os.sync()
 
 
 def _sync(path: Path) -> None:
@@ -129,6 +155,8 @@ def link_target(path: Path) -> Path:
 def check_output(path: Path, advice: str) -> None:
     """Check that `write_atomically` can write `path`, before the work that its content takes.
 
+    All steps of writing are taken with files of no content; a file that `path` names already stays as it is.
+
     Args:
         path: what is to be written later.
         advice: what to do instead, the end of the error.
@@ -136,7 +164,54 @@ def check_output(path: Path, advice: str) -> None:
     Raises:
         OSError: it cannot.
     """
-    check_writable(_output_target(path, advice).parent, advice)
+    target = _output_target(path, advice)
+    check_writable(target.parent, advice, target.name)
+    if target.exists() and (reason := _why_it_stays(target)) is not None:
+        raise PermissionError(f"{path} cannot be replaced ({reason}): {advice}")
+
+
+def _why_it_stays(target: Path) -> str | None:
+    """Why an existing file cannot be replaced although files can be made in its folder; None if it can be."""
+    try:
+        # To remove a folder and to replace a file take the same permissions, and Linux looks at these first: the file
+        # of another user in a sticky folder, an immutable file, a folder that files are only added to. A file that may
+        # be replaced is then refused for being no folder.
+        target.rmdir()
+    except NotADirectoryError:
+        return "a file is mounted there" if str(target) in _mount_points() else None
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+def _mount_points() -> list[str]:
+    """Where file systems and files are mounted; none where the system does not say so in Linux's way."""
+    try:
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+    # Blanks, tabs, line ends and backslashes are octal numbers there.
+    return [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in lines]
+
+
+def check_replaceable(path: Path, kind: str, advice: str) -> None:
+    """Check that no other kind of file would be replaced: what is there, if anything, names its kind near its start.
+
+    Args:
+        path: what is to be written later.
+        kind: what the files of this command say about themselves.
+        advice: what to do instead, the end of the error.
+
+    Raises:
+        FileExistsError: something else is there.
+    """
+    target = link_target(path)
+    if not target.is_file() or not target.stat().st_size:
+        return
+    with target.open("rb") as file:
+        start = file.read(1 << 16)
+    if kind.encode() not in start:
+        raise FileExistsError(f"{path} exists and is no {kind} file, which this command would replace: {advice}")
 
 
 def _output_target(path: Path, advice: str) -> Path:
@@ -147,18 +222,18 @@ def _output_target(path: Path, advice: str) -> Path:
     return target
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8, whole or not at all."""
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+def write_text(path: Path, text: str, mode: int = 0o666) -> None:
+    """Write `text` as UTF-8, whole or not at all; `mode` as in `write_atomically`."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), mode)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON with a final newline, whole or not at all.
+def write_json(path: Path, value: Any, mode: int = 0o666) -> None:
+    """Write `value` as indented JSON with a final newline, whole or not at all; `mode` as in `write_atomically`.
 
     Raises:
         ValueError: `value` holds a NaN or an infinity, which JSON cannot say.
     """
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", mode)
 
 
 @contextmanager
@@ -244,21 +319,35 @@ def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def check_writable(folder: Path, advice: str) -> None:
-    """Check that files can be made in `folder`, or in the nearest of its parents that exists.
+def check_writable(folder: Path, advice: str, name: str = "file") -> None:
+    """Check that files can be made and replaced in `folder`, or in the nearest of its parents that exists.
+
+    Permissions do not tell all: file systems may be read-only, or not for files. So two files are made, and one takes
+    the place of the other.
 
     Args:
         folder: where something is to be written later.
         advice: what to do instead, the end of the error.
+        name: of the file that is to be written.
 
     Raises:
         PermissionError: they cannot, or a file is in the way.
+        OSError: the disk is full, or the name is too long.
     """
     existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    made: list[Path] = []
     try:
-        # Permissions do not tell all: file systems may be read-only, or not for files.
-        tempfile.TemporaryFile(dir=existing).close()
-    except OSError:
+        with naming(existing / name), ExitStack() as stack:
+            for _ in range(2):
+                made.append(_temporary(existing, name))
+                stack.callback(made[-1].unlink, missing_ok=True)
+            made[0].write_bytes(b"\0")
+            _sync(made[0])
+            made[0].replace(made[1])
+            sync_folder(existing)
+    except OSError as error:
+        if error.errno in _LOST or error.errno == errno.ENAMETOOLONG:
+            raise OSError(error.errno, error.strerror, str(existing / name)) from None
         raise PermissionError(f"{existing} cannot be written: {advice}") from None
 
 

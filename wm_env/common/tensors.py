@@ -19,6 +19,9 @@ Arrays = dict[str, NDArray[Any]]
 
 _HEADER = "covert-watermark"
 
+_TYPES = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
+"""Types of safetensors that NumPy has; others, such as BF16, only PyTorch reads."""
+
 
 @dataclass(frozen=True)
 class FileFormat:
@@ -85,7 +88,11 @@ def read_tensors(path: Path, file_format: FileFormat) -> tuple[Arrays, Any]:
                     f"{path} has format version {header['version']}, this program reads {file_format.version}: "
                     "make it again"
                 )
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
+            names = list(file.keys())
+            for name in names:
+                if (declared := file.get_slice(name).get_dtype()) not in _TYPES:
+                    raise ValueError(f"{path}: tensor {name} is of type {declared}, which no {file_format.kind} has")
+            arrays = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, KeyError, json.JSONDecodeError, RecursionError, OSError) as error:
         raise unreadable(path, file_format.kind, error) from None
     if fingerprint(arrays, {"meta": header.get("meta")}) != header.get("fingerprint"):

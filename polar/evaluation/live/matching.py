@@ -7,18 +7,18 @@ another several readings may fit for a while. The end of the text decides: a rea
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-Node = TypeVar("Node")
+Place = TypeVar("Place")
 
-Branch = tuple[bytes, int, Node]
+Branch = tuple[bytes, int, Place]
 """A candidate of a state: its byte string, its number, and the state that follows it."""
 
-Reading = tuple[tuple[Node, int], ...]
+Reading = tuple[tuple[Place, int], ...]
 """The state and the number of the candidate of every block."""
 
 
-def read_text(
-    text: bytes, start: Iterable[Node], branches: Callable[[Node], Iterable[Branch[Node]]], blocks: int
-) -> tuple[list[Reading[Node]], int]:
+def read_blocks(
+    text: bytes, start: Iterable[Place], branches: Callable[[Place], Iterable[Branch[Place]]], blocks: int
+) -> tuple[list[Reading[Place]], int]:
     """All readings of `text` as `blocks` candidates one after the other, and how many blocks could be matched.
 
     Args:
@@ -31,9 +31,9 @@ def read_text(
         The readings, in the order of the candidates, and the most blocks from the front that some reading matched: B
         if there is a whole one.
     """
-    found: list[Reading[Node]] = []
+    found: list[Reading[Place]] = []
     matched = 0
-    unread: list[tuple[Node, int, Reading[Node]]] = [(node, 0, ()) for node in start]
+    unread: list[tuple[Place, int, Reading[Place]]] = [(node, 0, ()) for node in start]
     unread.reverse()
     while unread:
         node, position, path = unread.pop()

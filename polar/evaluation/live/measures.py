@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from scipy.stats import t as student
 
+from polar.code.decoders import Knowledge
 from polar.evaluation.covertness import text_variation, untruncated_bound
 from polar.evaluation.detection import auc, auc_bound, auc_interval, likelihood_ratio_auc
-from polar.evaluation.live.reading import Received
+from polar.evaluation.live.reading import Received, Receiver
 from polar.evaluation.live.rounds import Round
 from polar.evaluation.live.session import Session
 from polar.evaluation.live.texts import Continuation, Kind
@@ -18,8 +19,6 @@ from wm_env.common.arrays import Floats
 from wm_env.common.intervals import block_interval
 from wm_env.law import advance
 from wm_env.tree import StateTree
-
-Interval = tuple[float, float]
 
 KINDS: tuple[Kind, ...] = ("run", "keyed", "model", "cover")
 
@@ -47,11 +46,11 @@ class Errors:
 
     texts: Kind
     decoder: str
-    state_knowledge: str
+    state_knowledge: Knowledge
     blocks: int
     message_bits: float
     ber: float
-    ber_ci95: Interval
+    ber_ci95: tuple[float, float]
     bler: float
     unmatched: int
     ambiguous: int
@@ -73,9 +72,9 @@ class Likelihood:
     texts: Kind
     temperature: float
     bits_per_token: float
-    bits_per_token_ci95: Interval
+    bits_per_token_ci95: tuple[float, float]
     perplexity: float
-    perplexity_ci95: Interval
+    perplexity_ci95: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class Detection:
     plain: Kind
     score: str
     auc: float
-    auc_ci95: Interval
+    auc_ci95: tuple[float, float]
     tv: float | None
     auc_bound: float | None
     auc_exact: float | None
@@ -122,7 +121,7 @@ class Live:
     redrawn: int
 
 
-def measure(session: Session, rounds: Sequence[Round]) -> Live:
+def measure_rounds(session: Session, rounds: Sequence[Round]) -> Live:
     """All figures of at least two rounds."""
     tokens = session.writer.blocks * session.writer.block_length
     temperatures = dict.fromkeys((session.writer.temperature, 1.0))
@@ -135,7 +134,7 @@ def measure(session: Session, rounds: Sequence[Round]) -> Live:
     )
 
 
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, Interval]:
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, tuple[float, float]]:
     """The mean of independent values, at least 2, and its t-interval."""
     data = np.asarray(values, dtype=np.float64)
     mean, error = float(data.mean()), float(data.std(ddof=1)) / math.sqrt(len(data))
@@ -149,7 +148,7 @@ def _errors(rounds: Sequence[Round]) -> list[Errors]:
     return [_errors_of(pairs, who) for pairs in (run, keyed) for who in pairs[0][1].messages]
 
 
-def _errors_of(pairs: Sequence[tuple[Continuation, Received]], who: tuple[str, str]) -> Errors:
+def _errors_of(pairs: Sequence[tuple[Continuation, Received]], who: Receiver) -> Errors:
     shares = [
         (sent ^ got).bit_count() / bits if read == bits else 1.0
         for text, received in pairs

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polar.code.adaptive import Decoded, decode_states
-from polar.code.decoders import decision_table, label_evidence, observations, observe, word_evidence
-from polar.evaluation.live.matching import Branch, Reading, read_text
+from polar.code.adaptive import DecodedBlock, decode_states
+from polar.code.decoders import Knowledge, decision_table, label_evidence, observations, observe, word_evidence
+from polar.evaluation.live.matching import Branch, Reading, read_blocks
 from polar.evaluation.live.session import Session
 from polar.evaluation.live.texts import Continuation, KeyedPools
 from wm_env.common.arrays import Floats, Ints
@@ -16,9 +16,9 @@ from wm_env.tree import StateTree
 
 State = tuple[int, int]
 """Block number from 0, row of the state."""
-Who = tuple[str, str]
+Receiver = tuple[str, Knowledge]
 """A decoder and what it knows of the state."""
-DecodingTables = dict[Who, list[Decoded]]
+DecodingTables = dict[Receiver, list[DecodedBlock]]
 """What every decoder makes of every block."""
 
 
@@ -33,8 +33,8 @@ class Received:
         readings: ways to cut the whole text into blocks that fit; more than one leave the receiver in doubt.
     """
 
-    messages: dict[Who, tuple[int, ...]]
-    message_bits: dict[Who, tuple[int, ...]]
+    messages: dict[Receiver, tuple[int, ...]]
+    message_bits: dict[Receiver, tuple[int, ...]]
     matched: int
     readings: int
 
@@ -42,17 +42,17 @@ class Received:
 def decoding_tables(session: Session) -> DecodingTables:
     """What every decoder makes of every block of the tree."""
     tables: DecodingTables = {}
-    if session.request.message_bits == "auto":
+    if session.lengths_follow_state:
         coded = zip(session.law.blocks, session.codes, observations(session.tree, "path"), strict=True)
         return {("auto", "path"): [decode_states(*each) for each in coded]}
-    for knowledge in session.request.knowledge:
+    for knowledge in session.settings.knowledge:
         for number, seen in enumerate(observations(session.tree, knowledge)):
             code = session.codes[number]
             view = observe(session.law.blocks[number], seen)
             evidence, labels = word_evidence(view, code.channels[-1]), label_evidence(view)
-            for decoder in session.request.decoders:
+            for decoder in session.decoders:
                 words = decision_table(decoder, code.codes[-1], evidence, labels)[:, 0][seen].numpy()
-                decoded = Decoded(np.full_like(words, session.longest)[:, :, None], words[:, :, None])
+                decoded = DecodedBlock(np.full_like(words, session.longest)[:, :, None], words[:, :, None])
                 tables.setdefault((decoder, knowledge), []).append(decoded)
     return tables
 
@@ -69,7 +69,7 @@ def tree_readings(tree: StateTree, text: bytes, prompts: Iterable[int]) -> tuple
             if block.cover[row, candidate] > 0
         ]
 
-    return read_text(text, [(0, prompt) for prompt in prompts], branches, len(tree.blocks))
+    return read_blocks(text, [(0, prompt) for prompt in prompts], branches, len(tree.blocks))
 
 
 def log2_law(tree: StateTree, laws: Sequence[Floats], prompt: int, text: bytes) -> float:
@@ -120,7 +120,7 @@ def read_keyed_text(session: Session, sent: Continuation, context: Context, pool
             (text, x, at + tuple(tokens)) for x, (text, tokens) in enumerate(blocks) if keyed.word_of(x) is not None
         ]
 
-    readings, matched = read_text(sent.text, [context], branches, session.writer.blocks)
+    readings, matched = read_blocks(sent.text, [context], branches, session.writer.blocks)
     likeliest = max(
         readings,
         key=lambda path: sum(pools.pool(at).candidates.log2_prob[candidate] for at, candidate in path),
@@ -130,5 +130,5 @@ def read_keyed_text(session: Session, sent: Continuation, context: Context, pool
     words = *(pools.pool(at).word_of(candidate) or 0 for at, candidate in likeliest), *unread
     lengths = *(pools.pool(at).code.bits for at, _ in likeliest), *unread
     cuts = {tuple(pools.pool(at).candidates.text[x] for at, x in path) for path in readings}
-    who = "text", "path"
+    who: Receiver = "text", "path"
     return Received({who: words}, {who: lengths}, matched, len(cuts))

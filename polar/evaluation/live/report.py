@@ -8,18 +8,19 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from polar.evaluation.live.measures import KINDS, Interval, Live
+from polar.code.decoders import KNOWLEDGE
+from polar.evaluation.live.measures import KINDS, Live
 from polar.evaluation.live.rounds import Round
 from polar.evaluation.live.session import Session
 from polar.evaluation.live.texts import Continuation, Kind
-from polar.evaluation.report import align, law_fingerprint, or_dash
+from polar.evaluation.report import DECODER_LINE, STATE_LINE, align, law_fingerprint, or_dash, with_interval
 from wm_env.common.files import write_text
 
 _TAIL = 80
 """Characters of the prompt that are shown in front of a sample."""
 
 
-def results(session: Session, rounds: Sequence[Round], live: Live) -> dict[str, Any]:
+def live_content(session: Session, rounds: Sequence[Round], live: Live) -> dict[str, Any]:
     """The content of live.json."""
     meta = session.tree.meta
     return {
@@ -30,18 +31,18 @@ def results(session: Session, rounds: Sequence[Round], live: Live) -> dict[str, 
         "temperature": meta.temperature,
         "pool": meta.pool,
         "texts": len(rounds),
-        "seed": session.request.seed,
-        "message_bits": "auto" if session.request.message_bits == "auto" else session.longest,
+        "seed": session.settings.seed,
+        "message_bits": "auto" if session.lengths_follow_state else session.longest,
         "draws_of_keyed_pools": 1 << session.longest,
         **asdict(live),
     }
 
 
-LEGEND = """\
+_LEGEND = f"""\
 bits/block   message bits per block, mean
-decoder      sc, successive, the paper's rule; ml, the likeliest word; map, the likeliest message; auto, for lengths
-             that follow the state; text, for keyed texts, where a block belongs to one word
-state        what the decoder knows of it: marginal, its law only; path, the blocks received before
+{DECODER_LINE};
+             auto, for lengths that follow the state; text, for keyed texts, where a block belongs to one word
+{STATE_LINE}
 blocks       blocks that carried bits
 BER, BLER    fractions of message bits that are wrong, mean over blocks, and of blocks with a wrong one
 unmatched    blocks of the text that are no candidate of their state
@@ -63,24 +64,33 @@ def legend(session: Session) -> str:
             "model  plain text of the untruncated model",
             "cover  plain text of the tree: the model truncated to its pools",
             "",
-            f"What the columns mean\n{LEGEND}",
+            f"What the columns mean\n{_LEGEND}",
         ]
     )
 
 
-def error_table(live: Live) -> str:
+def text_error_table(live: Live) -> str:
     """Error rates of messages that were read from bytes."""
     rows = [
         ["texts", "bits/block", "decoder", "state", "blocks", "BER, 95 % interval", "BLER", "unmatched", "ambiguous"]
     ]
     for row in live.errors:
         figures = [
-            f"{row.ber:.4f} {_interval(row.ber_ci95)}",
+            with_interval(row.ber, row.ber_ci95),
             f"{row.bler:.4f}",
             str(row.unmatched),
             str(row.ambiguous),
         ]
-        rows.append([row.texts, f"{row.message_bits:.2f}", row.decoder, row.state_knowledge, str(row.blocks), *figures])
+        rows.append(
+            [
+                row.texts,
+                f"{row.message_bits:.2f}",
+                row.decoder,
+                KNOWLEDGE[row.state_knowledge],
+                str(row.blocks),
+                *figures,
+            ]
+        )
     return align(rows)
 
 
@@ -88,8 +98,8 @@ def likelihood_table(live: Live) -> str:
     """Exact chain-rule figures of the texts under the untruncated model."""
     rows = [["texts", "temperature", "bits/token, 95 % interval", "perplexity, 95 % interval"]]
     for row in live.likelihoods:
-        bits = f"{row.bits_per_token:.3f} {_interval(row.bits_per_token_ci95, 3)}"
-        perplexity = f"{row.perplexity:.5g} [{row.perplexity_ci95[0]:.4g}, {row.perplexity_ci95[1]:.4g}]"
+        bits = with_interval(row.bits_per_token, row.bits_per_token_ci95, ".3f")
+        perplexity = with_interval(row.perplexity, row.perplexity_ci95, ".5g", ".4g")
         rows.append([row.texts, f"{row.temperature:g}", bits, perplexity])
     return align(rows)
 
@@ -99,7 +109,7 @@ def detection_table(live: Live) -> str:
     rows = [["watermarked", "plain", "detector", "AUC, 95 % interval", "exact", "TV", "no AUC above"]]
     for row in live.detections:
         known = [or_dash(value) for value in (row.auc_exact, row.tv, row.auc_bound)]
-        rows.append([row.marked, row.plain, row.score, f"{row.auc:.4f} {_interval(row.auc_ci95)}", *known])
+        rows.append([row.marked, row.plain, row.score, with_interval(row.auc, row.auc_ci95), *known])
     return align(rows)
 
 
@@ -169,7 +179,3 @@ def _transmission(session: Session, number: int, played: Round, kind: Kind) -> d
 def _words(message: Sequence[int], lengths: Sequence[int]) -> list[str]:
     """Messages in binary; "" for one without bits."""
     return [f"{word:0{bits}b}" if bits else "" for word, bits in zip(message, lengths, strict=True)]
-
-
-def _interval(interval: Interval, digits: int = 4) -> str:
-    return f"[{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]"

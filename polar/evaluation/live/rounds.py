@@ -44,9 +44,9 @@ def play(session: Session) -> Iterator[Round]:
     Raises:
         ValueError: the model draws hardly anything that is text.
     """
-    tree, request = session.tree, session.request
-    rng = np.random.default_rng([request.seed, session.longest])
-    prompts = rng.choice(len(tree.prior), size=request.texts, p=tree.prior)
+    tree, settings = session.tree, session.settings
+    rng = np.random.default_rng([settings.seed, session.longest])
+    prompts = rng.choice(len(tree.prior), size=settings.texts, p=tree.prior)
     marked = run_paths(tree, session.law, session.codes, prompts, rng)
     plain = cover_paths(tree, prompts, rng)
     tables = decoding_tables(session)
@@ -56,11 +56,11 @@ def play(session: Session) -> Iterator[Round]:
 
 def _round(session: Session, number: int, prompt: int, marked: Paths, plain: Paths, tables: DecodingTables) -> Round:
     tree, writer, context = session.tree, session.writer, session.contexts[prompt]
-    rng = np.random.default_rng([session.request.seed, session.longest, number])
+    rng = np.random.default_rng([session.settings.seed, session.longest, number])
     run = writer.along_path(tree, "run", marked, number, context)
     cover = writer.along_path(tree, "cover", plain, number, context)
     model = writer.plain(prompt, context, rng)
-    key = f"live text {session.request.seed} {number}".encode()
+    key = f"live text {session.settings.seed} {number}".encode()
     pools = KeyedPools(writer, 1 << session.longest, key)
     keyed = keyed_text(writer, pools, prompt, context, rng)
     covers = [block.cover for block in tree.blocks]

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polar.code.adaptive import AdaptiveCode, send
+from polar.code.adaptive import AdaptiveCode, send_adapted
 from polar.text.schemes.block import CIRCLE, PoolCode, make_code
 from wm_env.common.arrays import Floats, Ints
 from wm_env.law import JointLaw
@@ -97,7 +97,7 @@ def run_paths(
         unused = longest - code.lengths[state]
         message = rng.integers(1 << longest, size=len(prompts)) >> unused
         pad, dither = rng.integers([[1 << longest], [1 << dither_bits]], size=(2, len(prompts)))
-        candidate = send(of_law, code, state, message ^ (pad >> unused), dither, rng)
+        candidate = send_adapted(of_law, code, state, message ^ (pad >> unused), dither, rng)
         key = pad << dither_bits | dither
         columns.append((state, candidate, message, code.lengths[state], key))
         state = block.child[state, candidate]

@@ -109,4 +109,4 @@ def test_two_labels_are_the_least(small_tree):
 
 def test_a_policy_without_logits_is_none(small_tree):
     with pytest.raises(TypeError, match="label_logits"):
-        SoftmaxPolicy(small_tree)
+        SoftmaxPolicy(small_tree)  # type: ignore[abstract]

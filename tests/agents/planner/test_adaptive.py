@@ -171,7 +171,7 @@ def test_states_that_look_alike_have_one_length_and_make_no_errors():
                 shared += 1
                 assert plan.lengths[0][first] == plan.lengths[0][second]
     assert shared > 0
-    point = evaluate_adaptive(tree, plan.law, AdaptiveSettings(transmissions=0))
+    point = evaluate_adaptive(tree, plan.law, AdaptiveSettings())
     assert point.mean_bits == pytest.approx(plan.bits / 2)
     assert plan.bits > 0
     assert point.bler == pytest.approx(0, abs=1e-9)

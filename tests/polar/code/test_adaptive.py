@@ -81,15 +81,15 @@ def test_errors_equal_a_loop_over_states_words_dithers_and_candidates(dither_bit
 
 @pytest.mark.parametrize("dither_bits", [0, 3])
 def test_exact_rate_agrees_with_transmissions(dither_bits):
-    settings = AdaptiveSettings(0.6, 0.5, dither_bits, transmissions=20_000, seed=1)
-    point = evaluate_adaptive(TREE, LAW, settings)
+    settings = AdaptiveSettings(0.6, 0.5, dither_bits)
+    point = evaluate_adaptive(TREE, LAW, settings, 20_000, seed=1)
     assert point.mean_bits > 0.5
     sigma = np.sqrt(point.ber * (1 - point.ber) * point.longest / (2 * 20_000 * point.mean_bits))
     assert abs(point.ber - point.ber_mc) <= 4 * sigma
     assert point.ber_mc_ci95[0] <= point.ber <= point.ber_mc_ci95[1]
     assert sum(point.share_by_length) == pytest.approx(1)
     assert point.mean_bits == pytest.approx(sum(b * share for b, share in enumerate(point.share_by_length)))
-    assert point == evaluate_adaptive(TREE, LAW, settings)
+    assert point == evaluate_adaptive(TREE, LAW, settings, 20_000, seed=1)
 
 
 def two_state_law(shared):
@@ -119,7 +119,7 @@ def test_planned_lengths_are_found_again_and_free_of_errors(epsilon):
     codes = codes_of(plan.law, AdaptiveSettings(), plan.law.message_sets)
     for code, planned in zip(codes, plan.lengths, strict=True):
         assert (code.lengths >= planned).all()
-    point = evaluate_adaptive(tree, plan.law, AdaptiveSettings(transmissions=200))
+    point = evaluate_adaptive(tree, plan.law, AdaptiveSettings(), 200)
     assert point.ber == pytest.approx(0, abs=1e-9)
     assert point.ber_mc == 0
     assert 2 * point.mean_bits >= plan.bits - 1e-9
@@ -130,14 +130,14 @@ def test_planned_lengths_are_found_again_and_free_of_errors(epsilon):
 def test_with_dither_the_planned_bits_arrive_and_the_limit_is_near(epsilon):
     tree = synthetic_tree(2, 2, 12, 8, 3.0, seed=7)
     plan = plan_adaptive(tree, epsilon, dither_bits=4)
-    point = evaluate_adaptive(tree, plan.law, AdaptiveSettings(dither_bits=4, transmissions=500))
+    point = evaluate_adaptive(tree, plan.law, AdaptiveSettings(dither_bits=4), 500)
     assert (point.bler, point.ber_mc) == (pytest.approx(0, abs=1e-9), 0)
     assert 2 * point.mean_bits == pytest.approx(plan.bits)
     assert point.tv_text <= epsilon + 1e-9
     # All states but one can have all that the budget buys.
     assert point.limit - 0.5 <= point.mean_bits <= point.limit + 1e-9
     # The key that the planner counted on is needed.
-    assert evaluate_adaptive(tree, plan.law, AdaptiveSettings(transmissions=0)).mean_bits < point.mean_bits
+    assert evaluate_adaptive(tree, plan.law, AdaptiveSettings()).mean_bits < point.mean_bits
 
 
 def test_dither_has_bounds():
@@ -149,7 +149,7 @@ def test_dither_has_bounds():
 def test_uneven_states_and_padding():
     tree = uneven_tree(3, 2, 6, 0.0, 2)
     plan = plan_adaptive(tree, 0.2)
-    point = evaluate_adaptive(tree, plan.law, AdaptiveSettings(transmissions=100))
+    point = evaluate_adaptive(tree, plan.law, AdaptiveSettings(), 100)
     assert point.ber == pytest.approx(0, abs=1e-9)
     alone = [s for s, row in enumerate(tree.blocks[0].cover) if (row > 0).sum() == 1]
     assert alone

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from small_laws import noiseless_law, random_law, word_of
 
-from polar.code.codec import code_channel, dither_runs, encode
+from polar.code.codec import code_channel, dither_runs, encode_blocks
 from polar.code.construction import BlockCode
 from polar.code.decoders import decision_table, label_evidence, word_evidence
 from wm_env.synthetic import synthetic_tree
@@ -94,10 +94,10 @@ def test_runs_of_dithers_are_all_of_them_and_fit_into_memory(bits, message_set):
 
 def test_a_long_row_of_blocks_is_drawn_in_pieces_like_the_blocks_one_by_one(monkeypatch):
     law, code = small_law(4, sparse=True), BlockCode(LENGTH, (0, 2), dither_bits=2)
-    given = np.random.default_rng(1).integers([len(law.cover), 4, 4], size=(50, 3)).T
-    whole = encode(law, code, *given, np.random.default_rng(2))
+    states, words, surplus = np.random.default_rng(1).integers([len(law.cover), 4, 4], size=(50, 3)).T
+    whole = encode_blocks(law, code, states, words, surplus, np.random.default_rng(2))
     monkeypatch.setattr("polar.code.codec._MOST_NUMBERS", 7 * law.labels)
-    assert same_blocks(encode(law, code, *given, np.random.default_rng(2)), whole)
+    assert same_blocks(encode_blocks(law, code, states, words, surplus, np.random.default_rng(2)), whole)
 
 
 @pytest.mark.parametrize(("frozen", "dither"), [((), 0), ((3,), 0), ((), 2), ((3,), 1)])
@@ -108,7 +108,8 @@ def test_encoder_draws_from_the_channel(frozen, dither):
     rng = np.random.default_rng(7)
     count = 20_000
     for state, word, surplus in [(0, 1, 0), (2, 3, code.surplus_words - 1)]:
-        sent = encode(law, code, *(np.full(count, value) for value in (state, word, surplus)), rng)
+        states, words, keys = (np.full(count, value) for value in (state, word, surplus))
+        sent = encode_blocks(law, code, states, words, keys, rng)
         wanted = word * 2 ** len(frozen) + surplus // 2**dither
         assert {word_of(int(u), LENGTH, code.message_set + frozen) for u in set(sent.label)} == {wanted}
         expected = channel[state, word, surplus].numpy() * count
@@ -125,7 +126,7 @@ def test_encoder_never_leaves_the_support_and_counts_empty_words():
     rng = np.random.default_rng(0)
     states = rng.integers(len(law.cover), size=5000)
     words = rng.integers(8, size=5000)
-    sent = encode(law, code, states, words, np.zeros(5000, dtype=np.int64), rng)
+    sent = encode_blocks(law, code, states, words, np.zeros(5000, dtype=np.int64), rng)
     probability = law.p_label.numpy()[states, sent.label] * law.p_candidate.numpy()[states, sent.label, sent.candidate]
     for state, word, empty, joint in zip(states, words, sent.empty, probability, strict=True):
         mass = sum(float(law.p_label[state, u]) for u in range(16) if word_of(u, LENGTH, (0, 1, 2)) == word)
@@ -139,7 +140,8 @@ def test_same_seed_same_blocks():
     law = small_law(2)
     code = BlockCode(LENGTH, (1,), dither_bits=3)
     first, second = (
-        encode(law, code, np.arange(6), np.ones(6, int), np.full(6, 5), np.random.default_rng(3)) for _ in range(2)
+        encode_blocks(law, code, np.arange(6), np.ones(6, int), np.full(6, 5), np.random.default_rng(3))
+        for _ in range(2)
     )
     assert same_blocks(first, second)
 
@@ -155,6 +157,6 @@ def test_all_messages_pass_a_noiseless_law(seed, message_set, decoder):
     for state in range(5):
         messages = np.tile(np.arange(code.words), 20)
         zeros = np.zeros(len(messages), dtype=np.int64)
-        sent = encode(law, code, zeros + state, messages, zeros, rng)
+        sent = encode_blocks(law, code, zeros + state, messages, zeros, rng)
         seen = law.symbol.numpy()[state, sent.candidate]
         assert np.array_equal(table.numpy()[seen, 0], messages)

@@ -8,7 +8,18 @@ from small_trees import uneven_tree
 
 from polar.code.codec import code_channel
 from polar.code.construction import BlockCode
-from polar.code.decoders import decision_table, label_evidence, observations, observe, word_evidence
+from polar.code.decoders import (
+    DECODERS,
+    Decoder,
+    decision_table,
+    decoder_named,
+    label_evidence,
+    observations,
+    observe,
+    word_evidence,
+)
+from polar.evaluation.exact import evaluate
+from polar.evaluation.settings import EvaluationSettings
 from wm_env.synthetic import synthetic_tree
 
 LENGTH = 4
@@ -151,3 +162,40 @@ def test_knowing_the_path_never_hurts_the_posterior_decoder():
         evidence = word_evidence(observe(law, observations(tree, knowledge)[1]), channel)
         success[knowledge] = float(evidence.max(1).values.sum())
     assert success["path"] > success["marginal"]
+
+
+def test_a_new_decoder_is_a_function_and_a_line(monkeypatch):
+    """Always the last word: wrong unless that word was sent."""
+    last = Decoder(
+        "last", "the last word", "the last word", "nothing", "x", lambda words, labels, code: last_word(words)
+    )
+
+    def last_word(words):
+        return torch.full((words.shape[0], words.shape[2]), words.shape[1] - 1)
+
+    monkeypatch.setattr("polar.code.decoders.DECODERS", {**DECODERS, "last": last})
+    tree = synthetic_tree(3, blocks=1, candidates=4, block_length=LENGTH, entropy=1.5, overlap=0.5, seed=1)
+    law = random_law(tree, 16, 1)
+    settings = EvaluationSettings((2,), (4,), ("last", "map"), ("path",), transmissions=0)
+    points = {point.decoder: point for point in evaluate(tree, law, settings)}
+    assert points["last"].bler == pytest.approx(3 / 4)
+    assert points["last"].ber == pytest.approx(1 / 2)
+    assert points["map"].bler < 3 / 4
+
+
+def test_an_unknown_decoder_is_refused_by_name():
+    law = block_law(0)
+    evidence = word_evidence(law, code_channel(law, CODES[0]))
+    for call in (
+        lambda: decoder_named("MAP"),
+        lambda: decision_table("MAP", CODES[0], evidence, label_evidence(law)),
+    ):
+        with pytest.raises(ValueError, match="decoder 'MAP' is unknown: there are sc, ml, map"):
+            call()
+
+
+def test_the_table_names_what_every_decoder_is():
+    for name, decoder in DECODERS.items():
+        assert decoder.name == name
+        assert all((decoder.title, decoder.rule, decoder.needs))
+    assert len({decoder.marker for decoder in DECODERS.values()}) == len(DECODERS)

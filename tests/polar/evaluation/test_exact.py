@@ -10,11 +10,12 @@ from small_laws import random_law, word_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from polar.code.codec import code_channel
-from polar.code.construction import BlockCode, chain_entropies
+from polar.code.construction import BlockCode, chain_entropies, design_codes
 from polar.code.decoders import decision_table, label_evidence, word_evidence
 from polar.code.key_schedule import KeySchedule
 from polar.evaluation.covertness import message_laws, message_variations
-from polar.evaluation.exact import EvaluationSettings, design_codes, error_rates, evaluate, schedule_groups
+from polar.evaluation.exact import error_rates, evaluate, schedule_groups
+from polar.evaluation.settings import EvaluationSettings
 from wm_env.information import total_variation
 from wm_env.synthetic import synthetic_tree
 from wm_env.theory.limits import shared_key_success
@@ -27,8 +28,9 @@ SETTINGS = EvaluationSettings(message_bits=(1, 2, 3), keys=(1, 2, 4, 8, 16), tra
     "wrong", [{"keys": (1, 1 << 30)}, {"keys": (1 << 64,)}, {"keys": (1,), "transmissions": 100_000_000_000}]
 )
 def test_numbers_that_fit_into_no_memory_are_refused(wrong):
+    law = random_law(TREE, 16, 5)
     with pytest.raises(ValueError, match=next(reversed(wrong))):
-        EvaluationSettings((1,), **wrong)
+        evaluate(TREE, law, EvaluationSettings((1,), **wrong))
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from polar.code.codec import code_channel
 from polar.code.construction import BlockCode
 from polar.code.decoders import decision_table, label_evidence, word_evidence
 from polar.code.key_schedule import KeySchedule
-from polar.evaluation.montecarlo import estimate_errors, receive, send
+from polar.evaluation.montecarlo import estimate_errors, receive, send_blocks
 
 
 def test_estimates_count_wrong_bits_and_wrong_blocks():
@@ -27,7 +27,7 @@ def test_blocks_of_a_noiseless_law_arrive_under_every_key(schedule):
     frozen = (0,) if schedule.surplus == "frozen" and schedule.surplus_bits else ()
     code = BlockCode(4, (1, 3), frozen, schedule.surplus_bits - len(frozen))
     table = decision_table("map", code, word_evidence(law, code_channel(law, code)), label_evidence(law))
-    sent = send(law, code, schedule, 4000, np.random.default_rng(0))
+    sent = send_blocks(law, code, schedule, 4000, np.random.default_rng(0))
     assert np.array_equal(receive(sent, schedule, law.symbol, table, schedule.surplus_word(sent.key)), sent.message)
     assert chisquare(np.bincount(sent.message, minlength=4)).pvalue > 1e-4
     if schedule.key_bits:

@@ -1,13 +1,15 @@
 import dataclasses
 
 import numpy as np
-from matplotlib.image import imread
+from matplotlib.collections import LineCollection
 from small_laws import random_law
 
 from polar.code.adaptive import AdaptiveSettings
+from polar.code.decoders import DECODERS
 from polar.evaluation.adaptive import evaluate_adaptive
-from polar.evaluation.exact import EvaluationSettings, evaluate
-from polar.evaluation.plots import ber_figure, one_key_points, save_figure, variation_figure
+from polar.evaluation.exact import evaluate
+from polar.evaluation.plots import ber_figure, one_key_points, variation_figure
+from polar.evaluation.settings import EvaluationSettings
 from wm_env.synthetic import synthetic_tree
 from wm_env.theory.limits import law_limit
 
@@ -97,7 +99,7 @@ def test_error_figure_without_a_key_that_only_pads():
 
 
 def test_messages_that_follow_the_state_are_a_star_at_their_mean_length():
-    point = evaluate_adaptive(TREE, LAW, AdaptiveSettings(0.6, 0.5, transmissions=0))
+    point = evaluate_adaptive(TREE, LAW, AdaptiveSettings(0.6, 0.5))
     star = ber_figure(POINTS, LIMITS, 4, point).axes[0].lines[-1]
     assert (list(star.get_xdata()), list(star.get_ydata())) == ([point.mean_bits / 4], [point.ber])
     assert star.get_label() == f"length follows the state, TV {point.tv_mean:.3f}"
@@ -112,10 +114,27 @@ def test_variation_figure_draws_frozen_and_dithered_keys():
     assert list(axes.lines[0].get_xdata()) == [1, 2, 4, 8]
 
 
-def test_figures_are_written_as_png(tmp_path):
-    path = tmp_path / "figures" / "tv.png"
-    save_figure(variation_figure(POINTS, 4), path)
-    image = imread(path)
-    assert image.shape[0] > 500
-    assert image.std() > 0.01
-    assert [file.name for file in path.parent.iterdir()] == ["tv.png"]
+def test_a_decoder_without_a_colour_of_its_own_is_drawn_too(monkeypatch):
+    """Ten decoders: more than there are colours."""
+    more = {f"d{n}": dataclasses.replace(DECODERS["map"], name=f"d{n}", title=f"number {n}") for n in range(10)}
+    monkeypatch.setattr("polar.code.decoders.DECODERS", {**DECODERS, **more})
+    points = evaluate(TREE, LAW, EvaluationSettings((1, 2), (2, 4), tuple(more), ("path",), transmissions=0))
+    labels = [line.get_label() for line in ber_figure(points, LIMITS, 4).axes[0].lines]
+    assert labels[2:] == [f"number {n}, state from earlier blocks" for n in range(10)]
+
+
+def test_measured_intervals_are_bars_at_the_place_of_their_point():
+    points = evaluate(TREE, LAW, EvaluationSettings((1, 2), (2, 4), ("map",), ("path",), transmissions=200))
+    axes = ber_figure(points, LIMITS, 4).axes[0]
+    drawn = [bar for bar in axes.collections if isinstance(bar, LineCollection)]
+    bars = [np.asarray(segment) for bar in drawn for segment in bar.get_segments() if len(segment)]
+    assert [tuple(bar[:, 1]) for bar in bars] == [p.ber_mc_ci95 for p in one_key_points(points)]
+    assert [bar[:, 0].tolist() for bar in bars] == [[0.25, 0.25], [0.5, 0.5]]
+    assert "95 % interval of the measured rate" in axes.get_legend_handles_labels()[1]
+    unmeasured = ber_figure(POINTS, LIMITS, 4).axes[0]
+    assert "95 % interval of the measured rate" not in unmeasured.get_legend_handles_labels()[1]
+
+
+def test_figures_say_which_law_they_show():
+    for figure in (ber_figure(POINTS, LIMITS, 4, title="this law"), variation_figure(POINTS, 4, "this law")):
+        assert figure.get_suptitle() == "this law"

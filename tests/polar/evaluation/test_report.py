@@ -4,7 +4,7 @@ import json
 import pytest
 from small_laws import random_law
 
-from polar.evaluation.exact import EvaluationSettings, evaluate
+from polar.evaluation.exact import evaluate
 from polar.evaluation.report import (
     covertness_table,
     error_table,
@@ -14,6 +14,7 @@ from polar.evaluation.report import (
     variation_curves,
     variation_table,
 )
+from polar.evaluation.settings import EvaluationSettings
 from wm_env.synthetic import synthetic_tree
 from wm_env.theory.limits import law_limit
 

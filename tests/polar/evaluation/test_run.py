@@ -16,16 +16,18 @@ from polar.code.adaptive import AdaptiveSettings
 from polar.code.construction import chain_entropies, threshold_set
 from polar.code.key_schedule import theorem_key_bits
 from polar.evaluation.adaptive import evaluate_adaptive
+from polar.evaluation.choices import decoders_of, fixed_lengths, key_lengths, text_length, with_message_sets
 from polar.evaluation.report import law_fingerprint, live_results
-from polar.evaluation.run import Request, lengths_follow_state, newest_run, resolve, with_threshold_sets
+from polar.evaluation.settings import EvaluationSettings
+from wm_env.common.files import read_json
 from wm_env.information import measure
 from wm_env.law import save_law
+from wm_env.runs import RunFolder, RunTask, load_run, newest_run, read_task
 from wm_env.synthetic import synthetic_tree
 from wm_env.tree import save_tree
 
 TREE = synthetic_tree(2, 2, 4, 4, 1.5, overlap=0.5, seed=1)
 LAW = random_law(TREE, 16, 1)
-REQUEST = Request((), (1, 2), ("map",), ("path",), ("frozen",), None, AdaptiveSettings(), 0, 0)
 
 
 @pytest.fixture
@@ -87,7 +89,7 @@ def test_every_column_and_every_word_in_it_is_explained(run, capsys):
     headings = (part.splitlines()[1].strip() for part in (tables, tables.partition("same points")[2]))
     for column in {column.partition(",")[0] for heading in headings for column in re.split("  +", heading)}:
         assert re.search(rf"(^|[,;] ){re.escape(column)}([ ,:;]|$)", legend, re.MULTILINE), column
-    words = {"none", "frozen", "dither", "sc", "ml", "map", "marginal", "path"}
+    words = {"none", "frozen", "dither", "sc", "ml", "map", "unknown", "from earlier blocks"}
     assert set(re.findall(rf"\b(?:{'|'.join(words)})\b", tables)) == words
     for word in words:
         assert f"{word}, " in legend, word
@@ -137,7 +139,7 @@ def test_lengths_follow_the_state_where_the_run_says_so(run, capsys):
     arguments = [str(run), "--transmissions", "0", "--keys", "2", "--auto-error", "0.6", "--auto-tv", "0.5"]
     assert COMMAND.main(arguments) == 0
     printed = capsys.readouterr().out
-    point = evaluate_adaptive(TREE, LAW, AdaptiveSettings(0.6, 0.5, transmissions=0))
+    point = evaluate_adaptive(TREE, LAW, AdaptiveSettings(0.6, 0.5))
     assert f"Message length by state\n{point.mean_bits:.3f} bits per block" in printed
     assert printed.index("Message length by state") < printed.index("Error rates of fixed lengths")
     rows = json.loads((run / "evaluation" / "results.json").read_text())["operating_points"]
@@ -148,9 +150,9 @@ def test_lengths_follow_the_state_where_the_run_says_so(run, capsys):
 
 @pytest.mark.parametrize("config", [{}, {"settings": {}}, {"settings": {"message_bits": 2}}])
 def test_other_runs_have_fixed_lengths(run, config):
-    assert not lengths_follow_state(run)
+    assert not read_task(RunFolder(run)).lengths_follow_state
     (run / "config.json").write_text(json.dumps(config))
-    assert not lengths_follow_state(run)
+    assert not read_task(RunFolder(run)).lengths_follow_state
 
 
 def test_bad_input_is_one_line_and_exit_code_two(run, tmp_path, monkeypatch, refuse):
@@ -192,44 +194,98 @@ def test_live_results_of_another_law_are_not_this_ones(run):
     assert live_results(run, random_law(TREE, 16, 2)) is None
 
 
-def test_unknown_decoders_are_refused_by_the_parser(run):
-    with pytest.raises(SystemExit) as stopped:
-        COMMAND.main([str(run), "--decoder", "guess"])
-    assert stopped.value.code == 2
+def test_unknown_decoders_are_refused_by_name(run, refuse):
+    assert "decoder 'guess' is unknown: there are sc, ml, map" in refuse(run, "--decoder", "map", "guess")
+    assert not (run / "evaluation").exists()
+
+
+def test_all_decoders_or_each_that_is_named_once():
+    assert decoders_of(EvaluationSettings()) == ("sc", "ml", "map")
+    assert decoders_of(EvaluationSettings(decoder=("map", "sc", "map"))) == ("map", "sc")
+
+
+def test_figures_in_other_formats(run):
+    arguments = [str(run), "--transmissions", "0", "--keys", "2", "--message-bits", "1", "--figures", "svg", "pdf"]
+    assert COMMAND.main(arguments) == 0
+    assert {path.name for path in (run / "evaluation").iterdir()} == {
+        "results.json", "ber.svg", "ber.pdf", "tv.svg", "tv.pdf",
+    }  # fmt: skip
+    shown = (run / "evaluation" / "ber.svg").read_text()
+    assert f"one: law {law_fingerprint(LAW)[:8]} on tree {TREE.fingerprint[:8]}" in shown
+
+
+@pytest.mark.parametrize("name", ["results.json", "ber.png", "tv.png"])
+def test_results_that_cannot_be_written_are_told_before_the_work(run, monkeypatch, refuse, name):
+    (run / "evaluation" / name).mkdir(parents=True)
+    monkeypatch.setattr("polar.evaluation.run.evaluate", lambda *_: pytest.fail("the work was done"))
+    assert f"{run / 'evaluation' / name} is no file that can be written" in refuse(run)
+
+
+def test_the_configuration_is_read_once(run, monkeypatch):
+    (run / "config.json").write_text(json.dumps({"settings": {"message_bits": "auto", "epsilon": 1}}))
+    files = []
+    monkeypatch.setattr("wm_env.runs.read_json", lambda path: files.append(path) or read_json(path))
+    assert COMMAND.main([str(run), "--transmissions", "0", "--keys", "2", "--message-bits", "1"]) == 0
+    assert files == [run / "config.json"]
+
+
+def test_a_run_is_loaded_with_what_it_was_made_for(run):
+    (run / "config.json").write_text(json.dumps({"settings": {"epsilon": 0.5, "gamma": 0.9, "agent": "any"}}))
+    found = load_run(run)
+    assert found.task == RunTask(epsilon=0.5, gamma=0.9)
+    assert (found.tree.fingerprint, found.law.tree) == (TREE.fingerprint, TREE.fingerprint)
+    assert load_run(run).folder == RunFolder(run)
+
+
+@pytest.mark.parametrize(
+    ("named", "task", "bits"),
+    [
+        ((), RunTask(), 3),
+        ((), RunTask(message_bits=2), 3),
+        ((), RunTask(message_bits="auto"), "auto"),
+        ((2,), RunTask(message_bits="auto"), 2),
+        (("auto",), RunTask(), "auto"),
+    ],
+)
+def test_texts_have_one_message_length(named, task, bits):
+    assert text_length(LAW, EvaluationSettings(named), task) == bits
+    with pytest.raises(ValueError, match="take one number"):
+        text_length(LAW, EvaluationSettings((1, 2)), task)
 
 
 def test_defaults_follow_the_law():
-    assert resolve(LAW, REQUEST).message_bits == (1, 2, 3, 4)
+    assert fixed_lengths(LAW, EvaluationSettings()) == (1, 2, 3, 4)
     made_for_two = dataclasses.replace(LAW, message_sets=((0, 1), (2, 3, 1)))
-    assert resolve(made_for_two, REQUEST).message_bits == (1, 2)
+    assert fixed_lengths(made_for_two, EvaluationSettings()) == (1, 2)
     with pytest.raises(ValueError, match="carries 1 to 2"):
-        resolve(made_for_two, dataclasses.replace(REQUEST, message_bits=(3,)))
+        fixed_lengths(made_for_two, EvaluationSettings((3,)))
 
 
 def test_keys_of_the_paper_are_two_to_the_information():
     most = max(theorem_key_bits(block) for block in LAW.blocks)
-    assert resolve(LAW, dataclasses.replace(REQUEST, keys=("paper", 1))).keys == (2**most, 1)
+    assert key_lengths(LAW, EvaluationSettings(keys=("paper", 1))) == (0, most)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"message_bits": (0,)}, "carries"), ({"transmissions": -1}, "--transmissions"), ({"keys": ()}, "keys")],
+    [({"message_bits": (0,)}, "carries"), ({"transmissions": -1}, "transmissions=-1"), ({"keys": ()}, "keys")],
 )
 def test_requests_that_make_no_sense(change, message):
     with pytest.raises(ValueError, match=message):
-        resolve(LAW, dataclasses.replace(REQUEST, **change))
+        fixed_lengths(LAW, EvaluationSettings(**change))
 
 
 def test_thresholds_are_finite(run, capsys):
     assert COMMAND.main([str(run), "--thresholds", "nan", "0.5"]) == 2
-    assert "--thresholds nan 0.5: finite numbers are needed" in capsys.readouterr().err
+    assert "thresholds=(nan, 0.5): finite numbers are needed" in capsys.readouterr().err
 
 
 def test_thresholds_choose_the_message_sets_of_all_blocks():
-    law = with_threshold_sets(LAW, 0.3, 0.99)
+    law = with_message_sets(LAW, EvaluationSettings(thresholds=(0.3, 0.99)))
     assert law.message_sets == tuple(threshold_set(chain_entropies(block, 4), 0.3, 0.99) for block in LAW.blocks)
     with pytest.raises(ValueError, match="leave block 1 no message position"):
-        with_threshold_sets(LAW, 0.3, 0.0)
+        with_message_sets(LAW, EvaluationSettings(thresholds=(0.3, 0.0)))
+    assert with_message_sets(LAW, EvaluationSettings()) is LAW
 
 
 def test_newest_run_is_the_one_with_the_latest_law(run, tmp_path):

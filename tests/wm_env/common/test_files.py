@@ -218,11 +218,11 @@ def test_writable_is_asked_of_the_nearest_folder_that_exists(tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
     asked = []
 
-    def refuse(dir):
+    def refuse(dir, **_):
         asked.append(dir)
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
     with pytest.raises(PermissionError, match="choose another --run"):
         check_writable(tmp_path / "a" / "b", "choose another --run")
     assert asked == [tmp_path]
@@ -232,3 +232,101 @@ def test_folder_below_a_file_is_not_writable(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(PermissionError, match="cannot be written"):
         check_writable(tmp_path / "file" / "run", "choose another --run")
+
+
+def system_refuses(monkeypatch, call, number, place):
+    """Let a call of the operating system fail wherever it is about `place`."""
+    ordinary = getattr(os, call)
+
+    def refuse(*paths, **names):
+        if any(not isinstance(path, int) and os.fspath(path) == str(place) for path in paths):
+            raise OSError(number, os.strerror(number), *paths[:1], *[None] * (len(paths) > 1), *paths[1:])
+        return ordinary(*paths, **names)
+
+    monkeypatch.setattr(os, call, refuse)
+
+
+@pytest.mark.parametrize("reason", ["sticky or immutable", "mounted"])
+def test_a_file_that_cannot_be_replaced_is_told_before_the_work(tmp_path, monkeypatch, reason):
+    """Files can be made beside it; only to replace it is refused, by rename and by rmdir alike."""
+    path = tmp_path / "a file"
+    path.write_text("old")
+    check_output(path, "name another")
+    if reason == "mounted":
+        mounts = tmp_path / "mountinfo"
+        line = f"36 35 98:0 / {str(path).replace(' ', chr(92) + '040')} rw,noatime - ext4 /dev/root rw\n"
+        mounts.write_text(line)
+        monkeypatch.setattr("wm_env.common.files._MOUNTS", mounts)
+        expected = "a file is mounted there"
+    else:
+        system_refuses(monkeypatch, "rmdir", errno.EPERM, path)
+        expected = os.strerror(errno.EPERM)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(PermissionError) as raised:
+        check_output(path, "name another")
+    assert str(raised.value) == f"{path} cannot be replaced ({expected}): name another"
+    assert path.read_text() == "old"
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EBUSY, errno.EACCES])
+def test_a_file_that_was_not_replaced_is_named_instead_of_the_temporary_one(tmp_path, monkeypatch, number):
+    (tmp_path / "file").write_text("old")
+    system_refuses(monkeypatch, "replace", number, tmp_path / "file")
+    monkeypatch.setattr(Path, "replace", lambda path, target: os.replace(path, target))
+    with pytest.raises(OSError) as raised:  # noqa: PT011  (the number tells)
+        write_text(tmp_path / "file", "new")
+    assert (raised.value.errno, raised.value.filename) == (number, str(tmp_path / "file"))
+    assert ".tmp" not in str(raised.value)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "old")]
+
+
+def test_names_too_long_for_a_temporary_neighbour_are_told_before_the_work(tmp_path):
+    path = tmp_path / ("n" * 250)
+    path.touch()
+    for call in (lambda: check_output(path, "name another"), lambda: write_text(path, "x")):
+        with pytest.raises(OSError, match="name too long") as raised:
+            call()
+        assert raised.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_where_files_can_be_made_and_not_renamed(tmp_path, monkeypatch):
+    def refuse(path, target):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(PermissionError, match=f"{tmp_path} cannot be written: name another"):
+        check_output(tmp_path / "new", "name another")
+    assert not list(tmp_path.iterdir())
+
+
+def fsync_of_folders(monkeypatch, number):
+    ordinary = os.fsync
+
+    def refuse(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(number, os.strerror(number))
+        ordinary(handle)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS, errno.EROFS, errno.EACCES])
+def test_file_systems_that_do_not_sync_folders_are_written_all_the_same(tmp_path, monkeypatch, number):
+    waits = []
+    fsync_of_folders(monkeypatch, number)
+    monkeypatch.setattr(os, "sync", lambda: waits.append((tmp_path / "file").read_text()))
+    write_text(tmp_path / "file", "new")
+    assert waits == ["new"]
+    check_output(tmp_path / "file", "name another")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_a_folder_that_did_not_reach_the_disk_is_an_error(tmp_path, monkeypatch, number):
+    fsync_of_folders(monkeypatch, number)
+    for call in (lambda: write_text(tmp_path / "file", "x"), lambda: check_output(tmp_path / "file", "name another")):
+        with pytest.raises(OSError, match=os.strerror(number)) as raised:
+            call()
+        assert raised.value.errno == number

@@ -1,3 +1,4 @@
+import json
 import re
 import subprocess
 import sys
@@ -104,3 +105,19 @@ def test_equal_content_gives_equal_bytes(apples, tmp_path):
     arrays, meta = read_tensors(apples, APPLES)
     write_tensors(tmp_path / "again", APPLES, dict(reversed(arrays.items())), meta)
     assert (tmp_path / "again").read_bytes() == apples.read_bytes()
+
+
+@pytest.mark.parametrize(("declared", "size"), [("BF16", 2), ("F8_E4M3", 1), ("F8_E5M2", 1), ("F8_E8M0", 1)])
+def test_tensors_of_types_that_numpy_lacks_are_refused_by_name(tmp_path, declared, size):
+    """PyTorch and other programs write them; the file is whole, and another tensor of it is fine."""
+    path = tmp_path / "file"
+    write_tensors(path, APPLES, {"good": np.ones(2), "odd": np.zeros(4)}, {})
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["odd"] |= {"dtype": declared, "shape": [32 // size]}
+    changed = json.dumps(header).encode()
+    path.write_bytes(len(changed).to_bytes(8, "little") + changed + content[8 + length :])
+    with pytest.raises(ValueError) as raised:  # noqa: PT011  (the whole line is compared)
+        read_tensors(path, APPLES)
+    assert str(raised.value) == f"{path}: tensor odd is of type {declared}, which no {APPLES.kind} has"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]  # public, but not in its stubs
+from torch.distributed import HashStore, PrefixStore, Store  # public, but not in its stubs
 from torch.distributed.rendezvous import rendezvous
 
 SECONDS_BETWEEN_LOOKS = 0.05

@@ -5,27 +5,20 @@ transformers' own classes.
 """
 
 import os
-import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from huggingface_hub import snapshot_download
 from transformers import PreTrainedTokenizerFast
 
 from wm_env.common.files import first_line, read_json
 from wm_env.common.json_values import read_as
 from wm_env.lm.models.dream import load_dream
 from wm_env.lm.models.encoder import is_encoder, load_encoder
+from wm_env.lm.models.folder import find_model
 from wm_env.lm.models.llada import load_llada
 from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.models.weights import read_tokenizer
-
-EMBEDDED = Path(__file__).parents[1] / "mini"
-
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-
 
 Arithmetic = Literal["exact", "float"]
 
@@ -60,7 +53,7 @@ def load_lm(
     if arithmetic == "exact" and dtype is not None:
         raise ValueError(f"exact arithmetic has a number format of its own: leave out dtype {dtype}")
     device = checked_device(device)
-    folder = _find(source)
+    folder = find_model(source)
     values = _read_config(folder)
     kind = read_as(str, values.get("model_type", "llada"), folder / "config.json", "model_type")
     if is_encoder(values):
@@ -92,7 +85,7 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:
         ValueError: the model is unknown, or its tokenizer is damaged.
         OSError: the file is missing or cannot be fetched.
     """
-    return read_tokenizer(_find(source, ["*.json", "merges.txt"]))
+    return read_tokenizer(find_model(source, ["*.json", "merges.txt"]))
 
 
 def checked_device(name: str) -> str:
@@ -123,19 +116,3 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no config.json; give the folder of a checkpoint")
     return read_json(path)
-
-
-def _find(source: str | Path, wanted: Sequence[str] = ("*.json", "*.safetensors", "merges.txt")) -> Path:
-    if not isinstance(source, str | Path) or source == "":
-        raise ValueError(f"unknown model {source!r}: give mini, the folder of a checkpoint, or a hub id owner/name")
-    if source == "mini":
-        return EMBEDDED
-    if Path(source).is_dir():
-        return Path(source)
-    name = str(source)
-    if not (isinstance(source, str) and _HUB_ID.fullmatch(name)):
-        raise ValueError(f"unknown model {name!r}: give mini, the folder of a checkpoint, or a hub id owner/name")
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(wanted)))
-    except Exception as error:  # the hub client and its transports raise dozens of unrelated classes
-        raise OSError(f"{name!r} is no folder and could not be fetched from the hub: {first_line(error)}") from None

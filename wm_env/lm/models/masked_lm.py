@@ -4,17 +4,19 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from wm_env.common.files import encoded
 from wm_env.common.threads import torch_threads
 from wm_env.lm.models.exact.law import bits_of, log2_ticks
 from wm_env.lm.models.exact.network import VERSION, ExactNetwork
 from wm_env.lm.models.forward import compile_layers, is_layer_stack
+from wm_env.lm.text import text_tokenizer
+from wm_env.lm.tokenizer import TextTokenizer
 
 Network: TypeAlias = "PreTrainedModel | ExactNetwork"
 
@@ -111,19 +113,21 @@ class MaskedLM:
         except ValueError:
             raise ValueError(f"temperature={temperature}: too small for the logits of {self.name}") from None
 
+    @cached_property
+    def text_tokenizer(self) -> TextTokenizer:
+        """The tokenizer of plain text, made once; `tokenizer` may be changed by others meanwhile."""
+        return text_tokenizer(self.tokenizer)
+
     def encode(self, text: str) -> list[int]:
         """The token ids of `text`, nothing added.
 
-        The names of special tokens inside the text are encoded letter by letter.
+        The names of added tokens inside the text, special or not, are encoded letter by letter.
 
         Raises:
             ValueError: the tokenizer still produced an id that no text may contain, or the text is none (halves of
                 surrogate pairs).
         """
-        encoded(text, "the text")
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)[
-            "input_ids"
-        ]
+        ids = self.text_tokenizer.encode(text)
         for token in ids:
             if self.banned[token]:
                 name = self.tokenizer.convert_ids_to_tokens(token)

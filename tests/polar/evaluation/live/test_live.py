@@ -19,26 +19,26 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tiny_lm import brute_force, write_lm
 
 from agents.planner.adaptive import plan_adaptive
-from polar.code.adaptive import AdaptiveSettings
 from polar.code.codec import code_channel
-from polar.evaluation.live.measures import exact_auc, mean_interval, measure
+from polar.evaluation.live.measures import exact_auc, mean_interval, measure_rounds
 from polar.evaluation.live.reading import decoding_tables, log2_law, read_run_text, tree_readings
 from polar.evaluation.live.report import marked_sample, save_transmissions
 from polar.evaluation.live.rounds import play
 from polar.evaluation.live.run import evaluate_live, play_until_interrupted
-from polar.evaluation.live.session import LiveRequest, Session, open_session
+from polar.evaluation.live.session import Session, open_session
 from polar.evaluation.live.texts import Continuation, KeyedPools, Writer, cover_paths, keyed_text, run_paths
-from polar.evaluation.run import load_run
+from polar.evaluation.settings import EvaluationSettings
 from wm_env.common.files import write_json
 from wm_env.law import save_law
 from wm_env.lm.build.states import grow_tree
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.pools.settings import PoolSettings
 from wm_env.lm.text import token_bytes
+from wm_env.runs import load_run
 from wm_env.tree import load_tree, save_tree
 
 PROMPTS = ("the tide", "another day", "here")
-REQUEST = LiveRequest(6, "", "cpu", 2, AdaptiveSettings(), None, ("sc", "map"), ("marginal", "path"), 0)
+SETTINGS = EvaluationSettings((2,), decoder=("sc", "map"), texts=6)
 
 
 @pytest.fixture(scope="module")
@@ -59,16 +59,17 @@ def run(folder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def session(folder, run) -> Session:
-    return open_session(*load_run(run), dataclasses.replace(REQUEST, model=str(folder)), "here")
+    return open_session(load_run(run), dataclasses.replace(SETTINGS, model=str(folder)))
 
 
 def plain_bits(lm, context, tokens, length, temperature):
-    """-log2 of the chain rule: a whole forward pass and an own softmax for every token."""
+    """-log2 of the chain rule: a whole forward pass in floats and an own softmax for every token."""
+    network = load_lm(lm.name, arithmetic="float").network
     total = 0.0
     for place, token in enumerate(tokens):
         begun = place - place % length
         canvas = [*context, *tokens[:place], *[lm.mask_id] * (begun + length - place)]
-        logits = lm.network(torch.tensor([canvas]), use_cache=False).logits[0, len(context) + place].double()
+        logits = network(torch.tensor([canvas]), use_cache=False).logits[0, len(context) + place].double()
         weights = np.exp(logits.masked_fill(lm.banned, -math.inf).numpy() / temperature)
         total -= math.log2(weights[token] / weights.sum())
     return total
@@ -182,7 +183,7 @@ def test_the_laws_of_texts_sum_to_one_and_give_the_exact_area(session):
 
 def test_measures_of_rounds_are_counts_over_their_texts(session):
     rounds = list(play(session))
-    live = measure(session, rounds)
+    live = measure_rounds(session, rounds)
     assert len(rounds) == 6
     keyed = next(row for row in live.errors if row.texts == "keyed")
     assert (keyed.ber, keyed.unmatched) == (0.0, 0)
@@ -193,12 +194,12 @@ def test_measures_of_rounds_are_counts_over_their_texts(session):
             wrong += sum(bin(a ^ b).count("1") for a, b in zip(played.run.message, read, strict=True))
         assert row.ber == pytest.approx(wrong / (6 * 2 * 2))
         assert row.ber_ci95[0] <= row.ber <= row.ber_ci95[1]
-    for row in live.likelihoods:
-        texts = [getattr(played, row.texts) for played in rounds]
-        bits = [(text.bits if row.temperature == 1.5 else text.natural_bits) / 4 for text in texts]
-        assert row.bits_per_token == pytest.approx(np.mean(bits))
-        assert row.perplexity == pytest.approx(2 ** np.mean(bits))
-        assert row.bits_per_token_ci95 == pytest.approx(mean_interval(bits)[1])
+    for measured in live.likelihoods:
+        texts = [getattr(played, measured.texts) for played in rounds]
+        bits = [(text.bits if measured.temperature == 1.5 else text.natural_bits) / 4 for text in texts]
+        assert measured.bits_per_token == pytest.approx(np.mean(bits))
+        assert measured.perplexity == pytest.approx(2 ** np.mean(bits))
+        assert measured.bits_per_token_ci95 == pytest.approx(mean_interval(bits)[1])
     assert len(live.likelihoods) == 8
     against_model = live.detections[0]
     scores = {
@@ -206,16 +207,16 @@ def test_measures_of_rounds_are_counts_over_their_texts(session):
     }
     wins = [(a > b) + 0.5 * (a == b) for a in scores["run"] for b in scores["model"]]
     assert (against_model.score, against_model.auc) == ("likelihood ratio", pytest.approx(np.mean(wins)))
-    for row in live.detections:
-        if row.auc_exact is not None:
-            assert row.auc_exact <= row.auc_bound + 1e-9
+    for detection in live.detections:
+        if detection.auc_exact is not None:
+            assert detection.auc_exact <= detection.auc_bound + 1e-9
 
 
 def test_of_a_sampled_tree_the_observer_knows_no_pools(session):
     tree = dataclasses.replace(session.tree, meta=dataclasses.replace(session.tree.meta, pool="sampled"))
     sampled = dataclasses.replace(session, tree=tree)
     rounds = list(play(sampled))
-    rows = measure(sampled, rounds).detections
+    rows = measure_rounds(sampled, rounds).detections
     assert ("run", "model", "likelihood ratio") not in {(row.marked, row.plain, row.score) for row in rows}
     # Averaged over keys the tree is the model, so what the code costs on the tree is all there is to see.
     distances = {row.plain: row.tv for row in rows if row.marked == "run"}
@@ -338,7 +339,7 @@ def test_another_length_counts_as_a_wrong_block(session):
     ):
         received = dataclasses.replace(played.run_received, messages={who: read}, message_bits={who: bits})
         rounds = [dataclasses.replace(played, run=run, run_received=received)] * 2
-        row = next(row for row in measure(session, rounds).errors if row.texts == "run")
+        row = next(row for row in measure_rounds(session, rounds).errors if row.texts == "run")
         assert (row.decoder, row.ber) == ("auto", wrong)
 
 
@@ -358,6 +359,7 @@ def test_another_model_than_the_trees_is_named_with_it(run, tmp_path, capsys):
         (["--texts", "99999999999"], "2 to 1000000 are possible"),
         (["--message-bits", "3"], "1 to 2"),
         (["--message-bits", "1", "2"], "one number"),
+        (["--decoder", "guess"], "decoder 'guess' is unknown"),
         (["--message-bits", "auto"], "no state"),
         (["--message-bits", "auto", "--auto-tv", "nan"], "probabilities"),
         (["--keys", "4"], "--keys only counts without --live"),
@@ -369,12 +371,12 @@ def test_requests_that_cannot_be_met(folder, run, capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("dtype", ["float33", "Tensor", ["float32"]])
+@pytest.mark.parametrize("dtype", ["float33", "Tensor", "exact-0 w24", ["float32"]])
 def test_a_tree_of_an_unknown_number_format_is_refused(folder, run, dtype):
-    tree, law = load_run(run)
-    tree = dataclasses.replace(tree, meta=dataclasses.replace(tree.meta, dtype=dtype))
-    with pytest.raises(ValueError, match=re.escape(f"here says that its model computed in {dtype!r}")):
-        open_session(tree, law, dataclasses.replace(REQUEST, model=str(folder)), "here")
+    found = load_run(run)
+    tree = dataclasses.replace(found.tree, meta=dataclasses.replace(found.tree.meta, dtype=dtype))
+    with pytest.raises(ValueError, match=re.escape(f"{run} says that its model computed in {dtype!r}")):
+        open_session(dataclasses.replace(found, tree=tree), dataclasses.replace(SETTINGS, model=str(folder)))
 
 
 def test_results_that_cannot_take_the_live_figures_are_told_before_the_texts(folder, run, tmp_path, capsys):
@@ -408,7 +410,7 @@ def test_what_was_finished_before_an_interrupt_counts(session, run, tmp_path, ca
 
 def test_a_damaged_run_is_refused_before_the_model_is_read(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such run"):
-        evaluate_live(tmp_path / "nowhere", tmp_path, dataclasses.replace(REQUEST, model="no-model"))
+        evaluate_live(tmp_path / "nowhere", tmp_path, dataclasses.replace(SETTINGS, model="no-model"))
 
 
 def load_command():

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polar.evaluation.live.matching import read_text
+from polar.evaluation.live.matching import read_blocks
 
 STRINGS = st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=4, unique=True)
 
@@ -17,7 +17,7 @@ def test_all_combinations_that_spell_the_text(pools, text):
     def branches(node):
         return [(string.encode(), number, node + 1) for number, string in enumerate(pools[node])]
 
-    found, matched = read_text(data, [0], branches, len(pools))
+    found, matched = read_blocks(data, [0], branches, len(pools))
     expected = [
         tuple(enumerate(choice))
         for choice in itertools.product(*(range(len(pool)) for pool in pools))
@@ -40,12 +40,12 @@ def test_states_that_the_text_does_not_lead_to_are_not_asked():
         asked.append(node)
         return [(b"x", 0, "x"), (b"y", 1, "y")]
 
-    found, matched = read_text(b"xy", ["start"], branches, 2)
+    found, matched = read_blocks(b"xy", ["start"], branches, 2)
     assert found == [(("start", 0), ("x", 1))]
     assert matched == 2
     assert asked == ["start", "x"]
 
 
 def test_several_starts_give_several_readings():
-    found, _ = read_text(b"a", [3, 5], lambda node: [(b"a", 0, None)], 1)
+    found, _ = read_blocks(b"a", [3, 5], lambda node: [(b"a", 0, None)], 1)
     assert found == [((3, 0),), ((5, 0),)]

@@ -1,0 +1,57 @@
+"""Figures: colours, plain axes, and files in the format that their name ends with."""
+
+from pathlib import Path
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from wm_env.common.files import write_atomically
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
+"""Okabe and Ito's palette, which stays distinct under the common kinds of colour blindness."""
+
+FORMATS = ("png", "pdf", "svg")
+
+_DOTS_PER_INCH = 150
+
+
+def new_figure(title: str, panels: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure with a title and panels beside each other, each with a grid and no box."""
+    figure = Figure(figsize=(7 * panels**0.75, 5.2), layout="constrained")
+    figure.suptitle(title, fontsize=9)
+    axes = [figure.add_subplot(1, panels, number) for number in range(1, panels + 1)]
+    for each in axes:
+        each.grid(alpha=0.3)
+        each.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def figure_format(path: Path) -> str:
+    """The format that the name of a figure's file ends with.
+
+    Raises:
+        ValueError: it is none of `FORMATS`.
+    """
+    ending = path.suffix.removeprefix(".").lower()
+    if ending not in FORMATS:
+        raise ValueError(f"{path}: the name of a figure ends in .{', .'.join(FORMATS[:-1])} or .{FORMATS[-1]}")
+    return ending
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure, whole or not at all, in the format that the name of the file ends with.
+
+    Equal figures make equal files: no date is written.
+
+    Raises:
+        OSError: the file cannot be written.
+        ValueError: the name ends with no format.
+    """
+    kind = figure_format(path)
+    undated = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind]
+    # Without a salt the names inside an SVG file are drawn at random.
+    with rc_context({"svg.hashsalt": "covert-watermark"}):
+        write_atomically(
+            path, lambda temporary: figure.savefig(temporary, format=kind, dpi=_DOTS_PER_INCH, metadata=undated)
+        )
