@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wm_env.tree import Floats
+from wm_env.common.arrays import Floats
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from polar.text.schemes.robust.alignment import Alignment
 from polar.text.schemes.robust.places import Pairs, Place, pairs_of, weights_of
 from polar.text.schemes.robust.randomness import NO_BITS, Words
 from polar.text.schemes.robust.tape import SLOTS
-from wm_env.tree import Floats, Ints
+from wm_env.common.arrays import Floats, Ints
 
 _LEAST = 0.02
 """Less probable pairs of token and position are left out."""

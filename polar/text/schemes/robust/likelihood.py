@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polar.text.schemes.robust.randomness import Words
-from wm_env.tree import Floats, Ints
+from wm_env.common.arrays import Floats, Ints
 
 Singles = NDArray[np.float32]
 

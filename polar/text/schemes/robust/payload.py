@@ -15,7 +15,7 @@ from polar.text.schemes.robust.beam import Candidates, log2_votes, search, votes
 from polar.text.schemes.robust.likelihood import Singles
 from polar.text.schemes.robust.places import Field, Pairs, Place, near_path, pairs_of
 from polar.text.schemes.robust.randomness import Words
-from wm_env.tree import Floats, Ints
+from wm_env.common.arrays import Floats, Ints
 
 _REACH = 12
 """Words on both sides of the likeliest alignment where places are looked at."""

@@ -10,7 +10,7 @@ from polar.text.schemes.robust.likelihood import Likelihood, Singles, lead_ratio
 from polar.text.schemes.robust.randomness import LANES, Randomness, Words
 from polar.text.schemes.robust.tape import SEGMENT, SLOTS, levels
 from polar.text.schemes.robust.words import KINDS, SplitText
-from wm_env.tree import Floats, Ints
+from wm_env.common.arrays import Floats, Ints
 
 LENGTHS = np.array([0.0, 0.62, 0.22, 0.10, 0.06])
 """Law of the number of tokens of a word that the receiver does not have."""

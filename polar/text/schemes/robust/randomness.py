@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from polar.text.keys import Key
 from polar.text.schemes.robust.tape import SLOTS
-from wm_env.tree import Ints
+from wm_env.common.arrays import Ints
 
 Words = NDArray[np.uint64]
 """Uniform 64-bit numbers."""

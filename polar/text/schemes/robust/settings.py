@@ -6,10 +6,6 @@ from typing import Literal
 MOST_PAYLOAD = 256
 """Bits of the longest payload."""
 
-MOST_NONCES = 4096
-"""Nonces that a receiver searches at most: 2 million words of tape."""
-
-
 @dataclass(frozen=True)
 class RobustSettings:
     """Settings of the scheme `robust`.
@@ -19,14 +15,12 @@ class RobustSettings:
         check_bits: a message that was not sent is reported with probability 2^-check_bits for each candidate compared.
         clock: what counts as one step of the tape. "words" for samplers that go from left to right: edits of a word
             move no other word. "tokens" for samplers that fill places in any order.
-        nonces: how many nonces a receiver searches, 0 to nonces - 1; a sender that goes on says so.
         use: what the key is used for here, such as a sender's name; different uses share no randomness.
     """
 
     payload_bits: int = 32
     check_bits: int = 32
     clock: Literal["words", "tokens"] = "words"
-    nonces: int = 128
     use: str = ""
 
     def __post_init__(self) -> None:
@@ -34,8 +28,6 @@ class RobustSettings:
             raise ValueError(f"payload_bits={self.payload_bits}: a number from 1 to {MOST_PAYLOAD} is needed")
         if not 1 <= self.check_bits <= 64:
             raise ValueError(f"check_bits={self.check_bits}: a number from 1 to 64 is needed")
-        if not 1 <= self.nonces <= MOST_NONCES:
-            raise ValueError(f"nonces={self.nonces}: a number from 1 to {MOST_NONCES} is needed")
 
     @property
     def by_token(self) -> bool:
@@ -44,5 +36,5 @@ class RobustSettings:
 
     @property
     def purpose(self) -> str:
-        """All that separates the randomness of different settings; `check_bits` and `nonces` are the receiver's."""
+        """All that separates the randomness of different settings; `check_bits` is the receiver's."""
         return f"{self.clock} {self.payload_bits} {self.use}"

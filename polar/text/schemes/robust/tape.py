@@ -17,7 +17,7 @@ agree on: a longer text says more about every bit.
 
 import numpy as np
 
-from wm_env.tree import Ints
+from wm_env.common.arrays import Ints
 
 SEGMENT = 512
 """Words of one nonce."""
@@ -25,10 +25,10 @@ SEGMENT = 512
 SLOTS = 16
 """Tokens of a word; a longer one goes on as the next word."""
 
-PILOTS = 0.25
+PILOTS = 0.22
 """Share of places of level 0."""
 
-CHECKS = 0.35
+CHECKS = 0.38
 """Share of places of level K + 1."""
 
 TAIL = 0.25

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polar.text.schemes.robust.tape import SLOTS
-from wm_env.tree import Ints
+from wm_env.common.arrays import Ints
 
 _RANKS = (300, 400, 600, 1000, 2000, 4000)
 """Ids grow as tokens get rarer, in a vocabulary made by merges."""
@@ -49,6 +49,11 @@ class SplitText:
     def words(self) -> int:
         """Number of words."""
         return int(self.word[-1]) + 1 if len(self.word) else 0
+
+
+def as_letters(strings: Mapping[int, bytes]) -> dict[int, str]:
+    """The strings of a tokenizer as letters; a part of a character is U+FFFD."""
+    return {token: string.decode("utf-8", "replace") for token, string in strings.items()}
 
 
 class WordClock:

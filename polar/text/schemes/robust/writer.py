@@ -14,11 +14,11 @@ import numpy as np
 
 from polar.text.keys import Key
 from polar.text.schemes.robust.likelihood import race_times
-from polar.text.schemes.robust.randomness import Randomness
+from polar.text.schemes.robust.randomness import Randomness, Words
 from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.schemes.robust.tape import SEGMENT, SLOTS, levels
 from polar.text.schemes.robust.words import WordClock
-from wm_env.tree import Floats, Ints
+from wm_env.common.arrays import Floats, Ints
 
 
 class Writer:
@@ -29,7 +29,7 @@ class Writer:
         payload: K bits.
         nonce: number of the text under this key; a text of more than 512 words uses the following ones as well.
         settings: as the receiver's.
-        strings: the string of each token id (`polar.text.schemes.robust.tokens.token_strings`).
+        strings: the string of each token id (`polar.text.schemes.robust.words.as_letters`).
 
     Raises:
         ValueError: the payload has another length.
@@ -90,7 +90,9 @@ class Writer:
         times = race_times(self._numbers(self._first + word, slot, tokens)) / law[tokens]
         return int(tokens[np.argmin(times)])
 
-    def _numbers(self, word: int, slot: int, tokens: Ints) -> np.ndarray:
+    def _numbers(self, word: int, slot: int, tokens: Ints) -> Words:
         level = int(self._levels[word % SEGMENT, slot % SLOTS])
         place = np.array(word), np.array(slot), tokens
-        return self._randomness.words(*place, self._digests[level]) if level else self._randomness.pilots(*place)
+        if not level:
+            return self._randomness.pilots(*place)
+        return self._randomness.words(*place, np.array(self._digests[level]))
