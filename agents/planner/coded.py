@@ -158,7 +158,9 @@ def _policy(
 
 def _coded_plan(task: _Task, policy: Policy) -> CodedPlan:
     law = dataclasses.replace(roll_out(task.tree, policy), message_sets=tuple(task.sets))
-    coded = [coded_law(block, law.block_length, positions) for block, positions in zip(law.blocks, task.sets, strict=True)]
+    coded = [
+        coded_law(block, law.block_length, positions) for block, positions in zip(law.blocks, task.sets, strict=True)
+    ]
     totals = law_totals(coded, task.gamma)
     return CodedPlan(law, tuple(_success(block) for block in coded), totals.rate, totals.cost)
 

@@ -62,9 +62,7 @@ def encode_text(laws: Iterable[Sequence[int]], message: int, message_bits: int, 
     return chosen
 
 
-def decode_text(
-    laws: Iterable[Sequence[int]], candidates: Iterable[int], message_bits: int, offset: Offset
-) -> int:
+def decode_text(laws: Iterable[Sequence[int]], candidates: Iterable[int], message_bits: int, offset: Offset) -> int:
     """The first message whose point the text's interval holds; if there is none, the next one."""
     interval = Interval()
     for weights, index in zip(laws, candidates, strict=True):

@@ -105,7 +105,7 @@ def mutual_information(law: Tensor, kernel: Tensor) -> Tensor:
 
 def _divergences(law: Tensor, kernel: Tensor) -> Tensor:
     """D(K(.|x) || sum_x q(x) K(.|x)) in bits, shape (N, Q)."""
-    output = (law[:, None] @ kernel)
+    output = law[:, None] @ kernel
     return cross_entropy(kernel, output.expand_as(kernel), 2) - cross_entropy(kernel, kernel, 2)
 
 
@@ -127,7 +127,9 @@ def _respond(
         if bound is not None:
             child = torch.from_numpy(tree.blocks[number].child)
             ahead = torch.where(child >= 0, gamma * bound[child.clamp_min(0)], 0)
-        law, bound = _best_laws(cover, channels[number].kernel, ahead, start[number], multiplier, tolerance / 10, iterations)
+        law, bound = _best_laws(
+            cover, channels[number].kernel, ahead, start[number], multiplier, tolerance / 10, iterations
+        )
         laws.append(law)
     assert bound is not None
     return gamma * float(torch.from_numpy(tree.prior) @ bound), tuple(reversed(laws))
