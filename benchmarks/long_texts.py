@@ -45,7 +45,9 @@ def main() -> None:
 
 def show_messages(covers: Floats, chances: Floats, length: int, texts: int) -> None:
     """Bits per token at a block error of 1e-3: reached and limit at TV 0, limit at TV 0.05, errors measured."""
-    print("| n | bits, TV 0 | bits per token | limit | limit at TV 0.05 | wrong texts, 95 % interval |\n|" + " --- |" * 6)
+    print(
+        "| n | bits, TV 0 | bits per token | limit | limit at TV 0.05 | wrong texts, 95 % interval |\n|" + " --- |" * 6
+    )
     rng = np.random.default_rng(0)
     weights = [block_weights(cover) for cover in covers]
     for blocks in LENGTHS:

@@ -60,14 +60,14 @@ def plan_coded(
 ) -> CodedPlan:
     """A law whose code finds all l message bits often, with l key bits and cost at most `epsilon`.
 
-    Two laws are made, and the better one returned. In the first each unit of budget turns one unit of wrongly decoded mass
-    into right mass, until nothing is wrong. It goes where most bits are wrong: first to the mass that would be decoded
-    with l wrong bits, then with l - 1, and so on; within these to the states that need least, so that as many as
-    possible become free of errors; last to the unevenness of partitions. The second, for several blocks, steers: it sends
-    the laws of `wm_env.theory.steering`, which also lead to states that carry more.
+    Two laws are made, and the better one returned. In the first each unit of budget turns one unit of wrongly decoded
+    mass into right mass, until nothing is wrong. It goes where most bits are wrong: first to the mass that would be
+    decoded with l wrong bits, then with l - 1, and so on; within these to the states that need least, so that as many
+    as possible become free of errors; last to the unevenness of partitions. The second, for several blocks, steers: it
+    sends the laws of `wm_env.theory.steering`, which also lead to states that carry more.
 
-    The plan is optimal if its block error, 1 - mean success, is `steered_pad_limit` or `steered_limit`; for one block it
-    is, up to what `wm_env.theory.limits.best_partition` leaves, if no two states share a candidate. A shared one has
+    The plan is optimal if its block error, 1 - mean success, is `steered_pad_limit` or `steered_limit`; for one block
+    it is, up to what `wm_env.theory.limits.best_partition` leaves, if no two states share a candidate. A shared one has
     the same word in all its states, which costs success, unless the decoder can tell the states apart.
 
     Args:
@@ -158,7 +158,9 @@ def _policy(
 
 def _coded_plan(task: _Task, policy: Policy) -> CodedPlan:
     law = dataclasses.replace(roll_out(task.tree, policy), message_sets=tuple(task.sets))
-    coded = [coded_law(block, law.block_length, positions) for block, positions in zip(law.blocks, task.sets, strict=True)]
+    coded = [
+        coded_law(block, law.block_length, positions) for block, positions in zip(law.blocks, task.sets, strict=True)
+    ]
     totals = law_totals(coded, task.gamma)
     return CodedPlan(law, tuple(_success(block) for block in coded), totals.rate, totals.cost)
 

@@ -1,9 +1,9 @@
 """Codes without error whose length follows the key and the candidate: mixtures of dyadic prefix codes, known state.
 
-Given the key, a state has a prefix code: candidate x stands for a word of n(x) bits, no word begins another one, and the
-words leave no gap, sum_x 2^-n(x) = 1. The encoder reads message bits until they are a word and sends its candidate, so
-the candidate has probability 2^-n(x) and tells n(x) bits. The key chooses among several codes with chances pi_k, so that
-the mean law is the one that is wanted. The most bits are a linear programme over all such codes,
+Given the key, a state has a prefix code: candidate x stands for a word of n(x) bits, no word begins another one, and
+the words leave no gap, sum_x 2^-n(x) = 1. The encoder reads message bits until they are a word and sends its candidate,
+so the candidate has probability 2^-n(x) and tells n(x) bits. The key chooses among several codes with chances pi_k, so
+that the mean law is the one that is wanted. The most bits are a linear programme over all such codes,
 
     max sum_k pi_k sum_x n_k(x) 2^-n_k(x),    sum_k pi_k 2^-n_k(x) = q(x),
 

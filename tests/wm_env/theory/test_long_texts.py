@@ -19,8 +19,11 @@ def random_source(seed):
 
 def all_texts(laws, covers, probs, blocks):
     """(P, Q, p(x^n|s^n)) of every sequence of states and candidates."""
-    letters = [(z * p, z * q, p) for z, row, sent in zip(probs, covers, laws, strict=True)
-               for p, q in zip(row, sent, strict=True)]
+    letters = [
+        (z * p, z * q, p)
+        for z, row, sent in zip(probs, covers, laws, strict=True)
+        for p, q in zip(row, sent, strict=True)
+    ]
     for text in itertools.product(letters, repeat=blocks):
         yield tuple(float(np.prod([letter[part] for letter in text])) for part in range(3))
 

@@ -34,7 +34,9 @@ def test_one_block_equals_a_general_solver(name, epsilon):
     cover = tree.blocks[0].cover
 
     def rate(flat):
-        return float(torch.from_numpy(tree.prior) @ mutual_information(torch.from_numpy(flat.reshape(2, 4)), channel.kernel))
+        return float(
+            torch.from_numpy(tree.prior) @ mutual_information(torch.from_numpy(flat.reshape(2, 4)), channel.kernel)
+        )
 
     # q = p + up - down, so that the budget is linear.
     def law(z):
