@@ -72,9 +72,9 @@ def test_planner_and_learner_stay_below_the_bound(tmp_path: Path):
     problem = Problem(start_problem_tree(), 0.1, 1.0, 8, channel="erasure", noise=0.1)
     assert planned.cost <= 0.1 + 1e-9
     assert 0.95 * problem.rate_bound.rate <= planned.rate <= problem.rate_bound.rate + 1e-9
-    constants = dataclasses.replace(AGENT.constants, evaluate_every=20)
+    constants = dataclasses.replace(AGENT.constants, evaluate_every=5)
     learned = train(
-        start_run(tmp_path / "learner", settings_of(iterations=40, gradient="autograd", constants=constants), [])
+        start_run(tmp_path / "learner", settings_of(iterations=10, gradient="autograd", constants=constants), [])
     )
     assert learned.rate <= problem.rate_bound.rate + 1 or not learned.feasible
 
