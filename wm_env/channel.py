@@ -116,6 +116,7 @@ def received_law(law: BlockLaw, channel: BlockChannel) -> BlockLaw:
         law,
         cover=torch.einsum("nq...,nqy...->ny...", law.cover, kernel),
         symbol=output,
+        shared=None,
         p_candidate=torch.einsum("nmq...,nqy...->nmy...", law.p_candidate, kernel),
     )
 

@@ -32,7 +32,7 @@ def edited_error_rates(
     for block, code, channel in zip(law.blocks, codes, channels, strict=True):
         sent = code_channel(block, code)
         received = torch.einsum("nweq,nqy->nwey", sent, channel.kernel)
-        seen = dataclasses.replace(block, symbol=channel.output, cover=received.mean((1, 2)))
+        seen = dataclasses.replace(block, symbol=channel.output, cover=received.mean((1, 2)), shared=None)
         words = word_evidence(seen, received)
         # The posterior rule looks at the words alone; what the labels say of the unedited block is not used.
         decisions = decision_table("map", code, words, label_evidence(block))

@@ -22,9 +22,9 @@ def codes():
 
 @pytest.mark.parametrize("name", ["erasure", "substitution"])
 def test_without_noise_it_is_the_evaluation(name):
-    point = evaluate(
-        TREE, LAW, EvaluationSettings((2,), (4,), ("map",), ("marginal",), ("dither",), transmissions=0)
-    )[0]
+    point = evaluate(TREE, LAW, EvaluationSettings((2,), (4,), ("map",), ("marginal",), ("dither",), transmissions=0))[
+        0
+    ]
     bit, block = edited_error_rates(LAW, codes(), tree_channels(TREE, name, 0.0))
     assert bit == pytest.approx(point.ber, abs=1e-12)
     assert block == pytest.approx(point.bler, abs=1e-12)
