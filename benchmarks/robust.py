@@ -206,12 +206,8 @@ def measure(options: Options, row: Row, tokens: np.ndarray, pool: ProcessPoolExe
 def main(options: Options) -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     count = 2 * options.texts * LENGTH
-    print(
-        f"{count} passes of the model (about 0.05 s each on one core of a CPU) where texts are missing", file=sys.stderr
-    )
-    print(
-        "| tokens | temperature | replaced | deleted | added | inside | exact | wrong | CPU ms, median | mean | overlap |"
-    )
+    print(f"{count} passes of the model (about 0.05 s each on one core of a CPU) where texts are missing", file=sys.stderr)
+    print("| tokens | temperature | replaced | deleted | added | inside | exact | wrong | CPU ms, median | mean | overlap |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     texts = {temperature: write_texts(options, temperature) for temperature in (1.0, 0.7)}
     with ProcessPoolExecutor(options.workers) as pool:
@@ -220,16 +216,7 @@ def main(options: Options) -> None:
             exact, wrong = np.mean(found["right"]), int(np.sum(found["wrong"]))
             times = 1e3 * np.array(found["seconds"])
             overlap = f"{np.median(found['overlap']):.2f}" if row.inside else ""
-            cells = [
-                row.tokens,
-                row.temperature,
-                row.replaced,
-                row.deleted,
-                row.added,
-                row.inside,
-                f"{exact:.3f}",
-                wrong,
-            ]
+            cells = [row.tokens, row.temperature, row.replaced, row.deleted, row.added, row.inside, f"{exact:.3f}", wrong]
             cells += [f"{np.median(times):.0f}", f"{np.mean(times):.0f}", overlap]
             print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 

@@ -33,78 +33,75 @@ one_thread_after_fork()
 class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
     """Hide bits in the blocks of a text so that its law stays close to the language model's own.
 
-        ## Description
-        A masked-diffusion language model writes a text in B blocks of L tokens. Before block b its context is one of N_b
-        states; Z(s) is the law of the state under everything decided so far, and P(x|s) is the model's own law over
-        Q candidate blocks. The action chooses how a hidden label U is drawn in every state and how the block X is drawn
-        given the label. The agent acts on the *law* of the state, never on one state: as in mean-field control, the
-        transition is deterministic and exact, and an episode is one pass over the tree of contexts.
+    ## Description
+    A masked-diffusion language model writes a text in B blocks of L tokens. Before block b its context is one of N_b
+    states; Z(s) is the law of the state under everything decided so far, and P(x|s) is the model's own law over
+    Q candidate blocks. The action chooses how a hidden label U is drawn in every state and how the block X is drawn
+    given the label. The agent acts on the *law* of the state, never on one state: as in mean-field control, the
+    transition is deterministic and exact, and an episode is one pass over the tree of contexts.
 
-        ## Action space
-        `ProductOfSimplices(N, M, Q)`: one float32 array of shape (N, M, 1 + Q) in [0, 1], N the states of the largest
-        block. `[s, u, 0]` is P(u|s), a law over the M labels; `[s, u, 1:]` is W(.|u,s), a law over the candidates. Rows of
-        states that the present block does not have are ignored. `step` also takes float64. A law whose sum is within 1e-4
-        of 1 is renormalised in float64; mass on candidates that a state does not have is taken away first. NaN, negative
-        entries, and laws without mass are refused: wrap a policy that emits logits in `wm_env.wrappers.LogitsToSimplices`.
-        Put no rescaling or clipping wrapper between policy and environment.
+    ## Action space
+    `ProductOfSimplices(N, M, Q)`: one float32 array of shape (N, M, 1 + Q) in [0, 1], N the states of the largest
+    block. `[s, u, 0]` is P(u|s), a law over the M labels; `[s, u, 1:]` is W(.|u,s), a law over the candidates. Rows of
+    states that the present block does not have are ignored. `step` also takes float64. A law whose sum is within 1e-4
+    of 1 is renormalised in float64; mass on candidates that a state does not have is taken away first. NaN, negative
+    entries, and laws without mass are refused: wrap a policy that emits logits in `wm_env.wrappers.LogitsToSimplices`.
+    Put no rescaling or clipping wrapper between policy and environment.
 
-        ## Observation space
-        `Dict(state_probs: Box(N), cover: Box(N * Q), block: Discrete(B))`, float32, padded with zeros to the largest block:
-        Z(s), P(x|s) row by row (flat, because Stable-Baselines3 wants vectors) and the number of the block. The observation
-        after the last block has zeros for both laws.
+    ## Observation space
+    `Dict(state_probs: Box(N), cover: Box(N * Q), block: Discrete(B))`, float32, padded with zeros to the largest block:
+    Z(s), P(x|s) row by row (flat, because Stable-Baselines3 wants vectors) and the number of the block. The observation
+    after the last block has zeros for both laws.
 
-        ## Reward
-        r = I(U;X) - I(U;S) in bits per block (`objective="gp"`, the paper's), or I(V_M*;X), the information that uniform
-        message bits at the positions M* of the polar code deliver (`objective="coded"`). Not discounted, not penalised.
+    ## Reward
+    r = I(U;X) - I(U;S) in bits per block (`objective="gp"`, the paper's), or I(V_M*;X), the information that uniform
+    message bits at the positions M* of the polar code deliver (`objective="coded"`). Not discounted, not penalised.
 
-        ## Cost
-        `info["cost"]` is how far what is sent is from what the model would have written. `cost="tv"`, the paper's: the
-        total variation V(P~_XS, P_XS), in [0, 1]. `cost="kl"`: the KL divergence D(P~_XS || P_XS) in bits. Of the coded law
-        when the objective is coded; 0.0 at reset. The task is to maximise sum_b gamma^b r_b subject to
-        sum_b gamma^b c_b <= epsilon, b = 1..B.
+    ## Cost
+    `info["cost"]` is how far what is sent is from what the model would have written. `cost="tv"`, the paper's: the
+    total variation V(P~_XS, P_XS), in [0, 1]. `cost="kl"`: the KL divergence D(P~_XS || P_XS) in bits. Of the coded law
+    when the objective is coded; 0.0 at reset. The task is to maximise sum_b gamma^b r_b subject to
+    sum_b gamma^b c_b <= epsilon, b = 1..B.
 
-        ## Info
-        The same keys at reset and at every step, `np.float64`. Of the block, 0 at reset: `cost`, `rate_per_token` (r / L),
-        `i_ux`, `i_us`, `i_ux_given_s`, `cover_entropy`, bits per block. Of the episode: `cost_so_far`, the sum of
-        gamma^b c_b; `rate_bound`, which sum_b gamma^b r_b of no policy within the budget exceeds; `optimal_rate`, the same
-        number where M labels are known to reach it, as by default, else NaN. Every candidate of a state needs a label of
-        its own, the same in all states that share it, so fewer than Q labels are too few. The coded objective's optimum is
-        not known. Tables are attributes: `problem`, `laws`.
+    ## Info
+    The same keys at reset and at every step, `np.float64`. Of the block, 0 at reset: `cost`, `rate_per_token` (r / L),
+    `i_ux`, `i_us`, `i_ux_given_s`, `cover_entropy`, bits per block. Of the episode: `cost_so_far`, the sum of
+    gamma^b c_b; `rate_bound`, which sum_b gamma^b r_b of no policy within the budget exceeds; `optimal_rate`, the same
+    number where M labels are known to reach it, as by default, else NaN. Every candidate of a state needs a label of
+    its own, the same in all states that share it, so fewer than Q labels are too few. The coded objective's optimum is
+    not known. Tables are attributes: `problem`, `laws`.
 
-        ## Starting state
-        Z(1) is the prior over prompts. Without options every episode has the same prompts, the first of the split.
-        `reset(options={"prompts": n})` draws n prompts of the split without replacement, n at most `prompts`.
+    ## Starting state
+    Z(1) is the prior over prompts. Without options every episode has the same prompts, the first of the split.
+    `reset(options={"prompts": n})` draws n prompts of the split without replacement, n at most `prompts`.
 
-        ## Episode end
-        `terminated` after block B: the horizon belongs to the problem and the block is in the observation.
+    ## Episode end
+    `terminated` after block B: the horizon belongs to the problem and the block is in the observation.
 
-        ## Arguments
-        | name | default | meaning |
-        | --- | --- | --- |
-        | `tree` | `"news"` | the shipped tree, the path of a tree file, or a `StateTree` |
-        | `prompts` | 4 | prompts of an episode |
-        | `candidates` | 8 | Q, the most likely candidates kept per state |
-        | `labels` | 8 | M, a power of two, 2 to 2^L |
-        | `blocks` | `None` | B, the first blocks of the tree; all of them by default |
-        | `epsilon` | 0.1 | bound on sum_b gamma^b c_b; the environment reports, it does not enforce |
-        | `gamma` | 1.0 | discount of the objective |
-        | `objective` | `"gp"` | `"gp"`, `"coded"`, or a `wm_env.objectives.Objective` |
-        | `message_bits` | `None` | message bits per block, for the coded objective only: 3 by default |
-    <<<<<<< HEAD
-        | `channel` | `None` | edits on the way to the decoder, `"erasure"` or `"substitution"`: `wm_env.channel` |
-        | `noise` | 0.0 | probability that a token is edited; the reward is then I(U;Y) - I(U;S), the cost stays that of X |
-    =======
-        | `cost` | `"tv"` | `"tv"`, `"kl"`, or a `wm_env.costs.Cost` |
-    >>>>>>> main
-        | `split` | `"all"` | `"train"`, `"test"` (every fifth prompt) or `"all"` |
-        | `problem` | `None` | a `wm_env.problem.Problem`, in the place of the tree, its sizes, epsilon and gamma |
+    ## Arguments
+    | name | default | meaning |
+    | --- | --- | --- |
+    | `tree` | `"news"` | the shipped tree, the path of a tree file, or a `StateTree` |
+    | `prompts` | 4 | prompts of an episode |
+    | `candidates` | 8 | Q, the most likely candidates kept per state |
+    | `labels` | 8 | M, a power of two, 2 to 2^L |
+    | `blocks` | `None` | B, the first blocks of the tree; all of them by default |
+    | `epsilon` | 0.1 | bound on sum_b gamma^b c_b; the environment reports, it does not enforce |
+    | `gamma` | 1.0 | discount of the objective |
+    | `objective` | `"gp"` | `"gp"`, `"coded"`, or a `wm_env.objectives.Objective` |
+    | `message_bits` | `None` | message bits per block, for the coded objective only: 3 by default |
+    | `cost` | `"tv"` | `"tv"`, `"kl"`, or a `wm_env.costs.Cost` |
+    | `channel` | `None` | edits on the way to the decoder, `"erasure"` or `"substitution"`: `wm_env.channel` |
+    | `noise` | 0.0 | chance that a token is edited; the reward is then I(U;Y) - I(U;S), the cost stays that of X |
+    | `split` | `"all"` | `"train"`, `"test"` (every fifth prompt) or `"all"` |
+    | `problem` | `None` | a `wm_env.problem.Problem`, in the place of the tree, its sizes, epsilon and gamma |
 
-        ## Rendering
-        `render_mode="ansi"`: one line of text per finished block, and one with the sums, the budget and, for the gp
-        objective, `rate_bound`. `"human"`: `step` prints them. `"rgb_array"`: a picture of the sums, 360 x 640 pixels.
+    ## Rendering
+    `render_mode="ansi"`: one line of text per finished block, and one with the sums, the budget and, for the gp
+    objective, `rate_bound`. `"human"`: `step` prints them. `"rgb_array"`: a picture of the sums, 360 x 640 pixels.
 
-        ## Version history
-        * v0: first version.
+    ## Version history
+    * v0: first version.
     """
 
     metadata = {"render_modes": ["human", "ansi", "rgb_array"], "render_fps": 1}  # noqa: RUF012  (gymnasium's own form)

@@ -121,14 +121,7 @@ def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> 
     check_names(run=str(path), tree=settings.tree)
     check_writable(path, "choose another --run")
     _check_device(settings)
-<<<<<<< HEAD
-    tree = load_tree(folder.tree)
-    if tree.fingerprint != read_config(folder)["tree_fingerprint"]:
-        raise ValueError(f"{folder.tree} is not the tree that this run was started with: put that one back")
-    problem = _problem(tree, settings)
-=======
     problem = problem_of(folder, settings, read_config(folder)["tree_fingerprint"])
->>>>>>> main
     _check_discount(settings, problem)
     begun = folder.checkpoint.exists()
     if not begun and folder.law.exists():
@@ -145,7 +138,7 @@ def problem_of(folder: RunFolder, settings: RunSettings, fingerprint: str) -> Pr
     tree = load_tree(folder.tree)
     if tree.fingerprint != fingerprint:
         raise ValueError(f"{folder.tree} is not the tree that this run was started with: put that one back")
-    return Problem(tree, settings.epsilon, settings.gamma, settings.labels, cost_of(settings.cost))
+    return _problem(tree, settings)
 
 
 def train(run: Run) -> Evaluation:

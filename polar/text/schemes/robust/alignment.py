@@ -141,7 +141,9 @@ class _Forward:
             kept, replaced = known + unknown, model.replaced * (straight + jumped)
             outside *= 1 - enter
             total = outside + (kept + replaced + extra + stray).sum()
-            kept, replaced, extra, stray, outside = (part / total for part in (kept, replaced, extra, stray, outside))
+            kept, replaced, extra, stray, outside = (
+                part / total for part in (kept, replaced, extra, stray, outside)
+            )
             self.known[word], self.unknown[word], self.scale[word] = known / total, unknown / total, total
 
     @property

@@ -114,9 +114,7 @@ def _scan(randomness: Randomness, likelihood: Likelihood, table: int, text: Spli
         log2 += float(np.log2(total))
         best = max(best, (odds, word, place))
     score, centre, place = best
-    return Found(
-        log2, table, [(nonces[max(0, place - centre) // SEGMENT], score + float(np.log2(len(nonces))))], centre, False
-    )
+    return Found(log2, table, [(nonces[max(0, place - centre) // SEGMENT], score + float(np.log2(len(nonces))))], centre, False)
 
 
 def _filter(
@@ -153,3 +151,4 @@ def _filter(
         weight, outside = moved / np.float32(total), outside / total
         place = int(weight.argmax())
         yield total, float(np.log2(max(weight[place], 1e-30)) - np.log2(max(outside, 1e-300))), place
+

@@ -64,10 +64,7 @@ def pairs_of(text: SplitText, near: NDArray[np.bool_]) -> Pairs:
     index, word = np.nonzero(near[text.word])
     opens = np.flatnonzero(text.opens[index] & (word > 0))
     lengths = np.repeat(np.arange(1, len(LENGTHS)), len(opens))
-    index, word = (
-        np.append(index, np.tile(index[opens], len(LENGTHS) - 1)),
-        np.append(word, np.tile(word[opens], len(LENGTHS) - 1)),
-    )
+    index, word = np.append(index, np.tile(index[opens], len(LENGTHS) - 1)), np.append(word, np.tile(word[opens], len(LENGTHS) - 1))
     length = np.append(np.zeros(len(index) - len(lengths), dtype=np.int64), lengths)
     back = text.opens[index]
     slot = np.where(length > 0, length, text.slot[index])

@@ -6,7 +6,6 @@ from typing import Literal
 MOST_PAYLOAD = 256
 """Bits of the longest payload."""
 
-
 @dataclass(frozen=True)
 class RobustSettings:
     """Settings of the scheme `robust`.
