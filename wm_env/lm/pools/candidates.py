@@ -207,7 +207,7 @@ def _top_pool(beam: _Beam, vocabulary: dict[int, bytes], candidates: int) -> Poo
     first = np.array([members[0] for members in groups.values()], dtype=np.int64)
     mass = np.array([np.logaddexp2.reduce(beam.scores[members]) for members in groups.values()])
     if not len(first):
-        raise ValueError(f"none of the {len(beam.scores)} best blocks is text: give a larger --beam-width")
+        raise ValueError(f"none of the {len(beam.scores)} best blocks is text: give a larger beam_width")
     kept = _order(mass, beam.tokens[first])[:candidates]
     weakest = score_steps(beam.scores[first[kept]].min()) if len(kept) == candidates else -math.inf
     # At a very low temperature the others may be too unlikely for a float: a candidate of probability 0 is none.
