@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ROUNDS ?= 5
 
-.PHONY: run test search lint type format clean
+.PHONY: run test verify search lint type format clean
 
 run: $(STAMP)  ## set up, train the paper's learner on the shipped tree, evaluate it, draw the figures
 	$(BIN)/python train.py
@@ -13,6 +13,9 @@ run: $(STAMP)  ## set up, train the paper's learner on the shipped tree, evaluat
 
 test: $(STAMP)  ## set up, run the tests
 	$(BIN)/python -m pytest --numprocesses auto
+
+verify: $(STAMP)  ## does this machine compute the published numbers?
+	$(BIN)/python -m wm_env.lm.verify
 
 search: $(STAMP)  ## other random examples for the properties, until one fails or ROUNDS are through
 	for round in $$(seq $(ROUNDS)); do $(BIN)/python -m pytest -m hypothesis --hypothesis-profile random || exit 1; done

@@ -12,32 +12,31 @@ Examples:
 """
 
 import argparse
+import dataclasses
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
 
 with quitting_on_interrupt(__name__):
     import tyro
 
-    from agents.common.settings import PRESETS, RunSettings
+    from agents.common.settings import RunSettings
+    from agents.table import AGENTS, agent_of, preset, preset_names
     from wm_env.common.help import paragraph_help
 
 
 @paragraph_help
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Options:
-    """Options of train.py."""
+    """Options of train.py beside the settings of the run."""
 
-    settings: Annotated[RunSettings, tyro.conf.arg(name="")]
-    """All that a run depends on."""
-    preset: Literal["default", "paper", "coded", "ppo", "smoke"] | None = None
+    preset: str | None = None
     """Defaults that go together: paper = M 256, T 6000, as in the paper; default = M 64, T 2000; coded = the coded
-    objective, M 8 for 3 bits, T 3000; ppo = constrained PPO on the environment's default problem; smoke = seconds, too
-    short for the budget. If not given, coded for the primal-dual learner with --objective coded and default for all
-    others."""
+    objective, M 8 for 3 bits, T 3000; small = 4 prompts, Q 8, M 8; ppo = constrained PPO on the small task; smoke =
+    seconds, too short for the budget. If not given, the agent's own: ppo for PPO, coded for the primal-dual learner
+    with --objective coded, default for all others."""
     run: Path | None = None
     """Run folder for law, metrics, TensorBoard events and checkpoint; if not given, runs/AGENT-PRESET, with -coded and
     -auto for --objective coded and --message-bits auto, then the same with -2 and so on; --resume takes the last."""
@@ -48,8 +47,10 @@ class Options:
 def main() -> int:
     """Parse, train, report; returns the exit code: 0 done, 1 failed, 2 bad input, 128 + n stopped by signal n."""
     with quitting_on_interrupt(__name__):
-        preset = _preset()
-        options = _parse(Options(PRESETS[preset]))
+        early = _early()
+        name, default = preset(early.preset, early.agent, early.objective)
+        if not early.resume:
+            options, settings = _parse(default)
         # Torch is imported only now: the help has been shown and wrong options have been refused.
         from agents.common.evaluation import summary
         from agents.common.interrupts import InterruptedRunError
@@ -59,13 +60,13 @@ def main() -> int:
         from agents.training.run import read_settings, resume_run, start_run, train
 
     try:
-        name = Path("runs") / run_name(options.settings, preset)
-        if options.resume:
-            folder = options.run or last_folder(name)
+        if early.resume:
+            folder = early.run or last_folder(Path("runs") / run_name(default, name))
             stored = read_settings(folder)
-            run = resume_run(folder, stored, _parse(Options(stored)).settings)
+            run = resume_run(folder, stored, _parse(stored)[1])
         else:
-            run = start_run(options.run or next_folder(name), options.settings, sys.argv)
+            folder = options.run or next_folder(Path("runs") / run_name(settings, name))
+            run = start_run(folder, settings, sys.argv)
         evaluation = train(run)
         say(f"{run.folder.law}: {summary(evaluation, run.problem, run.objective)}")
     except InterruptedRunError as stop:
@@ -82,23 +83,52 @@ def main() -> int:
     return 0
 
 
-def _preset() -> str:
-    """The preset that the command line names, or else the one for its agent and objective.
-
-    Read before everything else, since it decides what the other options default to, in --help too.
-    """
+def _early() -> argparse.Namespace:
+    """What decides which options there are and what they default to, in --help too; wrong names are left for later."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for option in ("--preset", "--agent", "--objective"):
         early.add_argument(option, nargs="?")
+    early.add_argument("--run", nargs="?", type=Path)
+    early.add_argument("--resume", action="store_true")
     named = early.parse_known_args()[0]
-    if named.preset in PRESETS:
-        return str(named.preset)
-    return "coded" if named.objective == "coded" and named.agent in (None, "primal-dual") else "default"
+    named.preset = named.preset if named.preset in preset_names() else None
+    named.agent = named.agent if named.agent in AGENTS else None
+    return named
 
 
-def _parse(default: Options) -> Options:
-    """The command line; what it leaves out comes from `default`."""
-    return tyro.cli(Options, default=default, description=__doc__, config=(tyro.conf.FlagCreatePairsOff,))
+def _parse(default: RunSettings) -> tuple[Options, RunSettings]:
+    """The command line; what it leaves out comes from `default`. Only what its agent makes use of is an option."""
+    agent = agent_of(default.agent)
+    about = "Who chooses the laws: " + "; ".join(f"{name} = {row.about}" for name, row in AGENTS.items()) + "."
+    fields: list[tuple[str, Any, Any]] = []
+    for field in dataclasses.fields(RunSettings):
+        kind: Any = field.type
+        if field.name in agent.lacks:
+            kind = tyro.conf.Suppress[tyro.conf.Fixed[kind]]
+        if field.name == "agent":
+            kind = Annotated[Literal[tuple(AGENTS)], tyro.conf.arg(help=about)]
+        if field.name == "constants":
+            kind = Annotated[type(default.constants), tyro.conf.arg(name=default.constants.section)]
+            if not default.constants.section:
+                kind = tyro.conf.Suppress[tyro.conf.Fixed[kind]]
+        fields.append((field.name, kind, dataclasses.field(default=getattr(default, field.name))))
+    settings_kind = dataclasses.make_dataclass("Settings", fields, frozen=True)
+    settings_kind.__doc__ = RunSettings.__doc__
+    names = Literal[preset_names()]  # type: ignore[valid-type]
+    options_kind = dataclasses.make_dataclass(
+        "AllOptions",
+        [
+            ("settings", Annotated[settings_kind, tyro.conf.arg(name="")], dataclasses.field(default=settings_kind())),
+            ("preset", names | None, None),
+            ("run", Path | None, None),
+            ("resume", bool, False),
+        ],
+        frozen=True,
+    )
+    options_kind.__doc__ = Options.__doc__
+    given = tyro.cli(options_kind, description=__doc__, config=(tyro.conf.FlagCreatePairsOff,))
+    settings = RunSettings(**{name: getattr(given.settings, name) for name, *_ in fields})
+    return Options(given.preset, given.run, given.resume), settings
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ on the whole tree.
 """
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ with quitting_on_interrupt(__name__):
     from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
     from agents.common.evaluation import Evaluation
-    from agents.common.settings import PRESETS, RunSettings
+    from agents.ppo_lagrangian.agent import AGENT
     from agents.ppo_lagrangian.callbacks import LawEvaluation, evaluate_deterministic
     from agents.ppo_lagrangian.training import make_model
     from agents.ppo_lagrangian.vec_env import LogitVecEnv
@@ -57,7 +57,7 @@ class Options:
     split: Literal["all", "train"] = "all"
     """train: learn on prompts of the training split and evaluate on the ten held-out ones too."""
     prompts: int = 4
-    iterations: int = PRESETS["ppo"].iterations
+    iterations: int = AGENT.presets["ppo"].iterations
     """Rollouts of 8 episodes of two blocks."""
     penalty: float = 1.0541
     """Of the stock PPO, bits per unit of cost; the optimal multiplier of the default problem by default."""
@@ -78,7 +78,7 @@ class Penalised(LogitVecEnv):
 
 
 def constrained(options: Options, arguments: dict[str, Any], seed: int) -> Result:
-    settings = RunSettings(agent="ppo", seed=seed, labels=8, iterations=options.iterations)
+    settings = replace(AGENT.presets["ppo"], constants=AGENT.constants, seed=seed)
     env = CovertWatermarkEnv(**arguments)
     model = make_model(arguments, settings)
     model.set_logger(configure(None, []))
@@ -98,7 +98,7 @@ def constrained(options: Options, arguments: dict[str, Any], seed: int) -> Resul
 
 
 def stock(options: Options, arguments: dict[str, Any], seed: int) -> Result:
-    copies = PRESETS["ppo"].ppo.copies
+    copies = AGENT.constants.copies
     env = Penalised(options.penalty, copies, **arguments)
     model = PPO("MultiInputPolicy", env, n_steps=32, batch_size=64, seed=seed, device="cpu")
     begin = time.perf_counter()

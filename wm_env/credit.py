@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wm_env.env import CovertWatermarkEnv
-from wm_env.information import measure_by_state
 
 RATE, COST, PARENT = "rate_by_state", "cost_by_state", "parent"
 """Keys of `info` that hold an array over states."""
@@ -33,7 +32,7 @@ def parents(child: Tensor, states: int) -> Tensor:
     return torch.full((states + 1, *child.shape[2:]), -1).scatter(0, place, row)[:states]
 
 
-class CreditByState(gym.Wrapper[Any, Any, Any, Any]):
+class CreditByState(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Add to the info of every step three arrays over states, padded to the N of the action space.
 
     * `rate_by_state`, `cost_by_state`: see `wm_env.information.measure_by_state`; they sum to reward and cost.
@@ -45,7 +44,8 @@ class CreditByState(gym.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: gym.Env[Any, Any]):
-        super().__init__(env)
+        gym.utils.RecordConstructorArgs.__init__(self)
+        gym.Wrapper.__init__(self, env)
         if not isinstance(env.unwrapped, CovertWatermarkEnv):
             raise TypeError(f"CreditByState wraps CovertWatermarkEnv-v0, not {env.unwrapped}")
         self._raw = env.unwrapped
@@ -55,7 +55,7 @@ class CreditByState(gym.Wrapper[Any, Any, Any, Any]):
         observation, reward, terminated, truncated, info = self.env.step(action)
         raw, states = self._raw, self._raw.action_space.states
         number = len(raw.laws)
-        rate, cost = measure_by_state(raw.objective(raw.laws[-1]))
+        rate, cost = raw.objective.measure_by_state(raw.objective(raw.laws[-1]), raw.problem.cost)
         child = raw.problem.blocks[number - 1].child
         info |= {RATE: _padded(rate, states), COST: _padded(cost, states), PARENT: parents(child, states).numpy()}
         return observation, reward, terminated, truncated, info

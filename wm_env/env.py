@@ -1,6 +1,9 @@
 """CovertWatermarkEnv-v0: covert multi-bit watermarking as a constrained Markov decision process."""
 
+import dataclasses
+import inspect
 from itertools import accumulate
+from os import PathLike
 from typing import Any
 
 import gymnasium as gym
@@ -10,12 +13,13 @@ from gymnasium.spaces import Box, Dict, Discrete
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wm_env.coded import balanced_law
 from wm_env.common.checks import integer, name_or_path, number, options_or_none, reals, seed_or_none
-from wm_env.information import Measures, measure
+from wm_env.costs import Cost, cost_of
+from wm_env.information import Measures
 from wm_env.law import BlockLaw, JointLaw, advance, induced_cover
-from wm_env.optimum import check_budget
-from wm_env.problem import Problem, make_objective, open_tree, reward_bound, split_prompts
+from wm_env.objectives import Objective, make_objective
+from wm_env.optimum import RateBound, check_budget
+from wm_env.problem import Problem, open_tree, split_prompts
 from wm_env.spaces import TOLERANCE, ProductOfSimplices
 from wm_env.tree import StateTree, subset
 
@@ -71,7 +75,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
     ## Arguments
     | name | default | meaning |
     | --- | --- | --- |
-    | `tree` | `"news"` | the shipped tree, or the path of a tree file |
+    | `tree` | `"news"` | the shipped tree, the path of a tree file, or a `StateTree` |
     | `prompts` | 4 | prompts of an episode |
     | `candidates` | 8 | Q, the most likely candidates kept per state |
     | `labels` | 8 | M, a power of two, 2 to 2^L |
@@ -81,6 +85,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
     | `objective` | `"gp"` | `"gp"` or `"coded"` |
     | `message_bits` | `None` | message bits per block, for the coded objective only: 3 by default |
     | `split` | `"all"` | `"train"`, `"test"` (every fifth prompt) or `"all"` |
+    | `problem` | `None` | a `wm_env.problem.Problem`, in the place of the tree, its sizes, epsilon and gamma |
 
     ## Rendering
     `render_mode="ansi"`: one line of text per finished block, and one with the sums, the budget and, for the gp
@@ -95,46 +100,64 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
 
     def __init__(
         self,
-        tree: str = "news",
+        tree: str | PathLike[str] | StateTree = "news",
         prompts: int = 4,
         candidates: int = 8,
         labels: int = 8,
         blocks: int | None = None,
         epsilon: float = 0.1,
         gamma: float = 1.0,
-        objective: str = "gp",
+        objective: str | Objective = Objective.name,
         message_bits: int | None = None,
         split: str = "all",
         render_mode: str | None = None,
+        problem: Problem | None = None,
+        cost: str | Cost = "tv",
     ):
+        if problem is not None:
+            _refuse_beside(
+                problem,
+                tree=tree,
+                prompts=prompts,
+                candidates=candidates,
+                labels=labels,
+                blocks=blocks,
+                epsilon=epsilon,
+                gamma=gamma,
+                split=split,
+                cost=cost,
+            )
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode={render_mode!r}: choose 'human', 'ansi', 'rgb_array' or None")
-        tree, epsilon, gamma = name_or_path("tree", tree), number("epsilon", epsilon), number("gamma", gamma)
-        prompts, candidates, labels = map(integer, ("prompts", "candidates", "labels"), (prompts, candidates, labels))
-        blocks = None if blocks is None else integer("blocks", blocks)
-        message_bits = None if message_bits is None else integer("message_bits", message_bits)
         self.render_mode = render_mode
-        self.prompts, self.labels, self.candidates = prompts, labels, candidates
-        whole = open_tree(tree)
-        rows = split_prompts(whole, split)
-        if not 1 <= prompts <= len(rows):
-            raise ValueError(f"prompts={prompts}: split {split!r} of this tree has 1 to {len(rows)}")
-        self._pool = subset(whole, rows, candidates, blocks)
-        self.objective = make_objective(objective, self._pool.block_length, labels, message_bits)
-        check_budget(epsilon, gamma)
-        self._first = Problem(subset(self._pool, range(prompts)), epsilon, gamma, labels)
+        if problem is None:
+            pool = open_pool(tree, integer("prompts", prompts), integer("candidates", candidates), blocks, split)
+            cut = subset(pool, range(prompts))
+            budget, discount = number("epsilon", epsilon), number("gamma", gamma)
+            problem = Problem(cut, budget, discount, integer("labels", labels), cost_of(cost))
+            check_budget(problem.epsilon, problem.gamma)
+        else:
+            pool = problem.tree
+        self._pool, self._first = pool, problem
+        self.prompts, self.labels, self.candidates = len(problem.tree.prior), _labels(problem), pool.meta.candidates
+        message_bits = None if message_bits is None else integer("message_bits", message_bits)
+        if isinstance(objective, Objective):
+            self.objective = objective
+        else:
+            self.objective = make_objective(objective, pool.block_length, self.labels, message_bits)
         self.problem = self._first
         self.laws: tuple[BlockLaw, ...] = ()
         self._measured: tuple[Measures, ...] = ()
         self._state_probs: Tensor | None = None
         self._cost_so_far = 0.0
+        self._bound = RateBound(0.0, exact=False)
 
-        states = _largest_block(self._pool, prompts)
-        self._action_shape = (states, labels, 1 + candidates)
-        self.action_space = ProductOfSimplices(states, labels, candidates)
+        states = _largest_block(self._pool, self.prompts)
+        self._action_shape = (states, self.labels, 1 + self.candidates)
+        self.action_space = ProductOfSimplices(states, self.labels, self.candidates)
         self.observation_space = Dict(
             state_probs=Box(0.0, 1.0, (states,), np.float32),
-            cover=Box(0.0, 1.0, (states * candidates,), np.float32),
+            cover=Box(0.0, 1.0, (states * self.candidates,), np.float32),
             block=Discrete(len(self._pool.blocks)),
         )
 
@@ -153,11 +176,8 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         self.laws, self._measured = (), ()
         self._state_probs = torch.from_numpy(self.problem.tree.prior)
         self._cost_so_far = 0.0
-        bound = reward_bound(self.problem, self.objective)
-        info = {"cost": 0.0, "cost_so_far": 0.0, "rate_bound": bound.rate}
-        if bound.exact:
-            info["optimal_rate"] = bound.rate
-        return self._observation(), info
+        self._bound = self.objective.bound(self.problem)
+        return self._observation(), self._info()
 
     def step(self, action: NDArray[Any]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Take the laws of one block; see the class for what is accepted.
@@ -171,27 +191,17 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         block = self.problem.blocks[len(self.laws)]
         p_label, p_candidate = repair_action(action, block.support, self._action_shape)
         law = BlockLaw(self._state_probs, block.cover, block.symbol, p_label, p_candidate)
-        measured = measure(self.objective(law))
+        seen = self.objective(law)
+        measured = self.objective.measure(seen, self.problem.cost)
         self.laws, self._measured = (*self.laws, law), (*self._measured, measured)
         terminated = len(self.laws) == len(self.problem.blocks)
         if not terminated:
             states = len(self.problem.blocks[len(self.laws)].cover)
-            self._state_probs = advance(self._state_probs, induced_cover(self.objective(law)), block.child, states)
-        reward = float(measured.rate)
-        cost = float(measured.cost)
-        self._cost_so_far += self.problem.gamma ** len(self.laws) * cost
-        info = {
-            "cost": cost,
-            "cost_so_far": self._cost_so_far,
-            "rate_per_token": reward / self.problem.tree.block_length,
-            "i_ux": float(measured.i_ux),
-            "i_us": float(measured.i_us),
-            "i_ux_given_s": float(measured.i_ux_given_s),
-            "cover_entropy": float(measured.cover_entropy),
-        }
+            self._state_probs = advance(self._state_probs, induced_cover(seen), block.child, states)
+        self._cost_so_far += self.problem.gamma ** len(self.laws) * float(measured.cost)
         if self.render_mode == "human":
             print("\n".join(self._lines()[-2:]))
-        return self._observation(), reward, terminated, False, info
+        return self._observation(), float(measured.rate), terminated, False, self._info()
 
     def joint_law(self) -> JointLaw:
         """The joint law of the episode that has just ended; under the coded objective with uniform message bits.
@@ -203,10 +213,9 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             raise RuntimeError(
                 f"only {len(self.laws)} of {len(self.problem.blocks)} blocks are done: finish the episode"
             )
-        chosen, length = self.objective.message_set, self.problem.tree.block_length
-        laws = tuple(balanced_law(law, length, chosen) for law in self.laws) if chosen else self.laws
-        sets = (chosen,) * len(laws) if chosen else None
-        return JointLaw(laws, length, self.problem.tree.fingerprint, sets)
+        chosen, tree = self.objective.message_set, self.problem.tree
+        laws = tuple(self.objective.sent(law) for law in self.laws)
+        return JointLaw(laws, tree.block_length, tree.fingerprint, (chosen,) * len(laws) if chosen else None)
 
     def identity(self) -> dict[str, Any]:
         """What a policy that was trained here depends on, JSON types; the tree is the fingerprint of all prompts that
@@ -219,8 +228,9 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             "candidates": self.candidates,
             "blocks": len(self._pool.blocks),
             "block_length": self._pool.block_length,
-            "objective": "coded" if self.objective.message_set else "gp",
+            "objective": self.objective.name,
             "message_bits": len(self.objective.message_set) or None,
+            "cost": self._first.cost.name,
             "epsilon": self._first.epsilon,
             "gamma": self._first.gamma,
         }
@@ -234,9 +244,17 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             from wm_env.rendering import draw_frame
 
             (_, gained), (_, spent) = self._sums("rate"), self._sums("cost")
-            bound = reward_bound(self.problem, self.objective)
-            return draw_frame(gained, spent, len(self.problem.blocks), self.problem.epsilon, bound)
+            return draw_frame(gained, spent, self.problem, self._bound)
         return None
+
+    def _info(self) -> dict[str, Any]:
+        return info_values(
+            self._measured[-1] if self._measured else None,
+            self._cost_so_far,
+            self._bound.rate,
+            self._bound.rate if self._bound.exact else np.nan,
+            self.problem.tree.block_length,
+        )
 
     def _sums(self, name: str) -> tuple[list[float], list[float]]:
         """A measure of the finished blocks, and its discounted sums up to each of them."""
@@ -247,13 +265,13 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
     def _lines(self) -> list[str]:
         """One line per finished block and one of sums."""
         (rates, gained), (costs, _) = self._sums("rate"), self._sums("cost")
-        bound = reward_bound(self.problem, self.objective)
+        cost_told = self.problem.cost.told
         lines = [
-            f"block {number}: rate {rate:.4f} bits, total variation {cost:.4f}"
+            f"block {number}: rate {rate:.4f} bits, {cost_told(cost)}"
             for number, (rate, cost) in enumerate(zip(rates, costs, strict=True), start=1)
         ]
-        rate = f"rate {gained[-1] if gained else 0.0:.4f} of at most {bound.rate:.4f} bits"
-        spent = f"total variation {self._cost_so_far:.4f} of at most {self.problem.epsilon:.4f}"
+        rate = f"rate {gained[-1] if gained else 0.0:.4f} of at most {self._bound.rate:.4f} bits"
+        spent = f"{cost_told(self._cost_so_far)} of at most {self.problem.epsilon:.4f}"
         return [*lines, f"so far: {rate}, {spent}"]
 
     def check_options(self, options: dict[str, Any]) -> None:
@@ -274,7 +292,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         if "prompts" not in options:
             return self._first
         rows = rng.choice(len(self._pool.prior), size=int(options["prompts"]), replace=False)
-        return Problem(subset(self._pool, rows.tolist()), self._first.epsilon, self._first.gamma, self.labels)
+        return dataclasses.replace(self._first, tree=subset(self._pool, rows.tolist()))
 
     def _observation(self) -> Observation:
         number = len(self.laws)
@@ -286,6 +304,57 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             state_probs[:rows] = self._state_probs.numpy()
             cover[:rows] = blocks[number].cover.numpy()
         return {"state_probs": state_probs, "cover": cover.reshape(-1), "block": np.int64(min(number, len(blocks) - 1))}
+
+
+def info_values(
+    measured: Measures | None, cost_so_far: Any, rate_bound: Any, optimal_rate: Any, block_length: int
+) -> dict[str, Any]:
+    """The info of the environment, of one copy or with arrays for all copies; zeros for what no block has yet.
+
+    Args:
+        measured: the last block, None after a reset.
+        cost_so_far: sum_b gamma^b c_b.
+        rate_bound, optimal_rate: of the episode, the second NaN where it is not known.
+        block_length: L.
+    """
+    names = ("cost", "i_ux", "i_us", "i_ux_given_s", "cover_entropy")
+    nothing = np.zeros_like(cost_so_far, dtype=np.float64)
+    values = {name: nothing if measured is None else getattr(measured, name).numpy() for name in names}
+    values["rate_per_token"] = nothing if measured is None else measured.rate.numpy() / block_length
+    values |= {"cost_so_far": cost_so_far, "rate_bound": rate_bound, "optimal_rate": optimal_rate}
+    return {name: np.asarray(value, dtype=np.float64)[()] for name, value in values.items()}
+
+
+def open_pool(
+    tree: str | PathLike[str] | StateTree, prompts: int, candidates: int, blocks: int | None, split: str
+) -> StateTree:
+    """The tree of all prompts of a split, cut to the candidates and blocks.
+
+    Raises:
+        FileNotFoundError: no such tree file.
+        ValueError: an argument that does not fit the tree.
+    """
+    whole = tree if isinstance(tree, StateTree) else open_tree(name_or_path("tree", tree))
+    rows = split_prompts(whole, split)
+    if not 1 <= prompts <= len(rows):
+        raise ValueError(f"prompts={prompts}: split {split!r} of this tree has 1 to {len(rows)}")
+    return subset(whole, rows, candidates, None if blocks is None else integer("blocks", blocks))
+
+
+def _refuse_beside(problem: Any, **arguments: Any) -> None:
+    """Check that nothing is given that a problem has already."""
+    if not isinstance(problem, Problem):
+        raise ValueError(f"problem={type(problem).__name__}: a wm_env.problem.Problem is needed")
+    usual = inspect.signature(CovertWatermarkEnv).parameters
+    for name, value in arguments.items():
+        if value != usual[name].default:
+            raise ValueError(f"{name}={value!r}: the problem has its own; leave it out")
+
+
+def _labels(problem: Problem) -> int:
+    if problem.labels is None:
+        raise ValueError("labels=None: an environment needs a number of labels; give the problem one")
+    return problem.labels
 
 
 def repair_action(action: NDArray[Any], support: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ The only place where these formulas are written: the environment, the agents and
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +22,9 @@ from wm_env.law import (
 
 LN2 = math.log(2)
 
+StateCost = Callable[[Tensor, Tensor], Tensor]
+"""(P~(x|s), P(x|s)) of shape (N, Q, ...) -> the cost of every state, shape (N, ...)."""
+
 
 @dataclass(frozen=True)
 class Measures:
@@ -29,7 +32,7 @@ class Measures:
 
     Attributes:
         rate: r = I(U;X) - I(U;S) = H(U|S) - H(U|X); the reward. Theorem 1 of the paper. At most H(X|S) of P~.
-        cost: c = V(P~_XS, P_XS), a total variation in [0, 1].
+        cost: c, the cost that was asked for; V(P~_XS, P_XS), a total variation in [0, 1], by default.
         i_ux: I(U;X), X over the union of all states' candidates.
         i_us: I(U;S).
         i_ux_given_s: I(U;X|S), the key rate of Theorem 1.
@@ -73,8 +76,20 @@ def total_variation(first: Tensor, second: Tensor, dim: int | tuple[int, ...] = 
     return (first - second).abs().sum(dim) / 2
 
 
-def measure(law: BlockLaw) -> Measures:
+def kl_divergence(first: Tensor, second: Tensor, dim: int | tuple[int, ...] = -1) -> Tensor:
+    """D(P || Q) = sum P log2 (P / Q) along `dim`, in bits; P must be 0 where Q is. Never negative.
+
+    Every term is P log2 (P / Q) - (P - Q) / ln 2, which is not negative either and sums to the same for two laws.
+    """
+    tiny = torch.finfo(first.dtype).tiny
+    ratio = first.clamp_min(tiny).log() - second.clamp_min(tiny).log()
+    return (first * ratio - first + second).sum(dim) / LN2
+
+
+def measure(law: BlockLaw, cost: StateCost | None = None) -> Measures:
     """All measures of a block; scalars, or one number per law of a batch.
+
+    `cost` is a `wm_env.costs.Cost` or the like, the total variation by default.
 
     H(U,X) is taken as H(S,U,X) - H(S|U,X), of which the second term concerns shared symbols only: so the logarithms of
     the joint law are those of W, and the table P(x,u) is not needed for symbols that belong to one state.
@@ -89,7 +104,7 @@ def measure(law: BlockLaw) -> Measures:
     h_u_and_x = entropy(z, 0) + h_u_given_s + h_x_given_u_and_s - _state_entropy(law, given_state)
     return Measures(
         rate=h_u_given_s - (h_u_and_x - h_x),
-        cost=_cost_by_state(law, induced).sum(0),
+        cost=_cost_by_state(law, induced, cost).sum(0),
         i_ux=h_u + h_x - h_u_and_x,
         i_us=h_u - h_u_given_s,
         i_ux_given_s=(z * entropy(induced, 1)).sum(0) - h_x_given_u_and_s,
@@ -106,9 +121,9 @@ def discounted_totals(measures: Sequence[Measures], gamma: float = 1.0) -> Total
     )
 
 
-def law_totals(blocks: Sequence[BlockLaw], gamma: float = 1.0) -> Totals:
-    """sum_b gamma^b of the rates, in bits, and of the costs of the laws of blocks b = 1..B."""
-    return discounted_totals([measure(block) for block in blocks], gamma)
+def law_totals(blocks: Sequence[BlockLaw], gamma: float = 1.0, cost: StateCost | None = None) -> Totals:
+    """sum_b gamma^b of the rates, in bits, and of the costs of the laws of blocks b = 1..B; `cost` as in `measure`."""
+    return discounted_totals([measure(block, cost) for block in blocks], gamma)
 
 
 def _state_entropy(law: BlockLaw, given_state: Tensor) -> Tensor:
@@ -123,13 +138,13 @@ def _state_entropy(law: BlockLaw, given_state: Tensor) -> Tensor:
     return entropy(joint, (0, 1)) - entropy(add_rows(joint, numbers, len(names)), (0, 1))
 
 
-def measure_by_state(law: BlockLaw) -> tuple[Tensor, Tensor]:
+def measure_by_state(law: BlockLaw, cost: StateCost | None = None) -> tuple[Tensor, Tensor]:
     """The parts of rate and cost that each state contributes, two tensors (N, ...); they sum to those of `measure`.
 
-        r(s) = Z(s) H(U|S=s) + sum_{u,x} P(s,u,x) log2 P(u|x),    c(s) = Z(s) V(P~(.|s), P(.|s)).
+        r(s) = Z(s) H(U|S=s) + sum_{u,x} P(s,u,x) log2 P(u|x),    c(s) = Z(s) D(P~(.|s), P(.|s)).
 
     r(s) may be negative: a state whose symbols mean other labels elsewhere misleads the decoder. It depends on other
-    states only through the symbols that it shares with them.
+    states only through the symbols that it shares with them. D is `cost`, the total variation by default.
     """
     joint = joint_probs(law)
     by_symbol = sum_by_symbol(joint, law.symbol)
@@ -137,11 +152,11 @@ def measure_by_state(law: BlockLaw) -> tuple[Tensor, Tensor]:
     place = law.symbol.clamp_min(0).flatten(0, 1)[:, None].expand(-1, *posterior.shape[1:])
     p_label_given_x = posterior.gather(0, place).view(*law.symbol.shape[:2], *posterior.shape[1:]).transpose(1, 2)
     h_u_given_x = cross_entropy(joint, p_label_given_x, (1, 2))
-    return law.state_probs * entropy(law.p_label, 1) - h_u_given_x, _cost_by_state(law, induced_cover(law))
+    return law.state_probs * entropy(law.p_label, 1) - h_u_given_x, _cost_by_state(law, induced_cover(law), cost)
 
 
-def _cost_by_state(law: BlockLaw, induced: Tensor) -> Tensor:
-    return law.state_probs * total_variation(induced, law.cover, 1)
+def _cost_by_state(law: BlockLaw, induced: Tensor, cost: StateCost | None) -> Tensor:
+    return law.state_probs * (total_variation(induced, law.cover, 1) if cost is None else cost(induced, law.cover))
 
 
 def text_total_variation(laws: tuple[BlockLaw, ...], children: tuple[Tensor, ...]) -> Tensor:

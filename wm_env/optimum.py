@@ -1,14 +1,15 @@
-"""The highest rate under a total-variation budget, over all laws of a tree's candidates.
+"""The highest rate under a budget, over all laws of a tree's candidates.
 
 For a marginal law q of the candidates no label does better than I(U;X) - I(U;S) = H_q(X|S): the rate equals
 I(U;X|S) - I(U;S|X), whose first term is at most H_q(X|S) and whose second is never negative. U = X reaches it, and so
 does any labelling that is injective on the candidates of every state, a proper colouring. What is left is a concave
 problem in the q's:
 
-    maximise sum_b gamma^b H_q(X_b|S_b)  subject to  sum_b gamma^b c_b <= epsilon,    c_b = E V(q(.|S_b), P(.|S_b)).
+    maximise sum_b gamma^b H_q(X_b|S_b)  subject to  sum_b gamma^b c_b <= epsilon,    c_b = E D(q(.|S_b), P(.|S_b)).
 
 With a multiplier beta it separates: the value to go of a state depends on nothing but the state, so Z is not needed
-on the way back, and every state has a closed form, the cover clipped between two multiples of 2^bonus.
+on the way back, and every state has a closed form, the best response of the cost (`wm_env.costs`): the cover clipped
+between two multiples of 2^bonus if D is the total variation, the tilted cover if D is the KL divergence.
 
 M labels that are too few for a proper colouring reach less: the rate of a block, H(U|S) - H(U|X), is at most log2 M.
 """
@@ -21,15 +22,16 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from wm_env.colouring import colour_candidates
-from wm_env.information import entropy, total_variation
+from wm_env.costs import TOTAL_VARIATION, Cost
+from wm_env.information import entropy
 from wm_env.law import advance
 from wm_env.tree import StateTree
 
 COST_RESOLUTION = 1e-13
-"""Budgets below this are rounding errors of a total variation; they are treated as 0."""
+"""Budgets below this are rounding errors of a cost; they are treated as 0."""
 
 FEASIBLE = 1e-9
-"""A cost of at most epsilon plus this meets the limit; rounding in a sum of total variations is far smaller."""
+"""A cost of at most epsilon plus this meets the limit; rounding in a sum of costs is far smaller."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Optimum:
     Attributes:
         marginals: q(x|s), one tensor (N, Q) per block, rows sum to 1, zero where the cover is zero.
         multiplier: beta, bits of rate per unit of budget, the slope of rate against epsilon; 0 where the budget
-            does not bind.
+            does not bind; infinite at budget 0 if the cost is smooth.
         rate: sum_b gamma^b H_q(X_b|S_b), in bits, b = 1..B.
         cost: sum_b gamma^b c_b; epsilon where the budget binds.
     """
@@ -80,30 +82,32 @@ def rate_bound(tree: StateTree, optimum: Optimum, labels: int | None = None, gam
     return RateBound(min(optimum.rate, most), exact=False)
 
 
-def solve(tree: StateTree, epsilon: float, gamma: float = 1.0) -> Optimum:
+def solve(tree: StateTree, epsilon: float, gamma: float = 1.0, cost: Cost = TOTAL_VARIATION) -> Optimum:
     """The highest rate of any law on `tree`, with any number of labels, whose cost is at most `epsilon`.
 
     `rate_bound` says what is left of it with few labels. Exact up to rounding: the multiplier is found by Brent's
     method, everything else is closed form.
 
     Raises:
-        ValueError: a budget that is negative or not a number, or a discount outside (0, 1].
+        ValueError: a budget that is negative or not a number, a discount outside (0, 1], or a finite budget of a cost
+            whose best response is not known.
     """
     check_budget(epsilon, gamma)
-    problem = _Problem(tree, gamma)
+    problem = _Sweeps(tree, gamma, cost)
     free = problem.best_response(0.0)
     if problem.rate_and_cost(free)[1] <= epsilon:
         return problem.optimum(free, 0.0)
     dearest = problem.multiplier_of_cover()
     if epsilon <= COST_RESOLUTION:
         return problem.optimum(problem.covers, dearest)
-    multiplier = brentq(
-        lambda beta: problem.rate_and_cost(problem.best_response(beta))[1] - epsilon,
-        0.0,
-        dearest * (1 + 1e-9),
-        xtol=1e-14,
-        rtol=1e-15,
-    )
+
+    def above(beta: float) -> float:
+        return problem.rate_and_cost(problem.best_response(beta))[1] - epsilon
+
+    high = dearest * (1 + 1e-9)
+    if math.isinf(dearest):
+        high = next(beta for beta in (2.0**power for power in range(64)) if above(beta) <= 0)
+    multiplier = brentq(above, 0.0, high, xtol=1e-14, rtol=1e-15)
     return problem.optimum(problem.best_response(multiplier), multiplier)
 
 
@@ -114,7 +118,7 @@ def check_budget(epsilon: float, gamma: float) -> None:
         ValueError: says which is not.
     """
     if not epsilon >= 0:
-        raise ValueError(f"epsilon={epsilon}: a total-variation budget of 0 or more is needed")
+        raise ValueError(f"epsilon={epsilon}: a budget of 0 or more is needed")
     if not 0 < gamma <= 1:
         raise ValueError(f"gamma={gamma}: a discount in (0, 1] is needed")
 
@@ -127,54 +131,14 @@ def percent_of_optimum(rate: float, optimum: Optimum | RateBound) -> float:
     return 100.0 * rate / optimum.rate if optimum.rate > 0 else 100.0
 
 
-def clipped_law(cover: Tensor, bonus: Tensor, multiplier: float) -> Tensor:
-    """argmax over q of H(q) + sum_x q(x) bonus(x) - multiplier * V(q, cover), one row per state.
-
-    The stationarity condition gives q = clip(cover, t 2^(bonus - multiplier/2), t 2^(bonus + multiplier/2)), entry by
-    entry. The sum over x is a non-decreasing, piecewise linear function of t with 2Q breakpoints: sorting them
-    finds the piece on which it is 1, and t in closed form.
-
-    Args:
-        cover: P(x|s), shape (N, Q), rows sum to 1.
-        bonus: bits that choosing x is worth later, shape (N, Q); ignored where the cover is zero.
-        multiplier: beta >= 0, bits per unit of total variation.
-
-    Returns:
-        q, shape (N, Q), rows sum to 1, zero where the cover is zero.
-    """
-    support = cover > 0
-    bonus = bonus - torch.where(support, bonus, -torch.inf).amax(1, keepdim=True)
-    floor = torch.where(support, torch.exp2(bonus - multiplier / 2), 0)
-    ceiling = torch.where(support, torch.exp2(bonus + multiplier / 2), 0)
-    # As t grows a candidate follows its ceiling, then rests at the cover, then follows its floor.
-    log_ratio = torch.where(support, torch.log2(cover) - bonus, -torch.inf)
-    breaks = torch.cat([log_ratio - multiplier / 2, log_ratio + multiplier / 2], 1)
-    breaks, order = breaks.sort(dim=1, stable=True)
-    nothing = torch.zeros_like(cover)
-    at_ceiling = torch.cat([ceiling, nothing], 1).gather(1, order)
-    at_floor = torch.cat([nothing, floor], 1).gather(1, order)
-    resting = torch.cat([cover, -cover], 1).gather(1, order)
-    # Slope and constant of the piece before the first breakpoint and after each; sums of positive terms only.
-    slope = torch.cat([at_ceiling, nothing[:, :1]], 1).flip(1).cumsum(1).flip(1)
-    slope[:, 1:] += at_floor.cumsum(1)
-    constant = torch.cat([nothing[:, :1], resting.cumsum(1)], 1)
-    t_break = torch.exp2(breaks)
-    piece = (slope[:, 1:] * t_break + constant[:, 1:] < 1).sum(1, keepdim=True)
-    slope, constant = slope.gather(1, piece), constant.gather(1, piece)
-    # On a flat piece q is the cover, whatever t of the piece is taken.
-    flat = t_break.gather(1, (piece - 1).clamp_min(0))
-    t = torch.where(slope > 0, (1 - constant) / slope, flat)
-    return torch.minimum(torch.maximum(cover, t * floor), t * ceiling)
-
-
-class _Problem:
+class _Sweeps:
     """A tree as tensors, with the two sweeps that a multiplier needs."""
 
-    def __init__(self, tree: StateTree, gamma: float) -> None:
+    def __init__(self, tree: StateTree, gamma: float, cost: Cost) -> None:
         self.prior = torch.as_tensor(tree.prior)
         self.covers = tuple(torch.as_tensor(block.cover) for block in tree.blocks)
         self.children = tuple(torch.as_tensor(block.child) for block in tree.blocks)
-        self.gamma = gamma
+        self.gamma, self.cost = gamma, cost
 
     def best_response(self, multiplier: float) -> tuple[Tensor, ...]:
         """The laws that maximise rate - multiplier * cost, by backward induction."""
@@ -182,24 +146,18 @@ class _Problem:
         value: Tensor | None = None
         for cover, child in zip(reversed(self.covers), reversed(self.children), strict=True):
             bonus = self._bonus(cover, child, value)
-            law = clipped_law(cover, bonus, multiplier)
-            value = entropy(law) + (law * bonus).sum(1) - multiplier * total_variation(law, cover)
+            law = self.cost.best_response(cover, bonus, multiplier)
+            value = entropy(law) + (law * bonus).sum(1) - multiplier * self.cost(law, cover)
             laws.append(law)
         return tuple(reversed(laws))
 
     def multiplier_of_cover(self) -> float:
-        """The smallest multiplier whose best response is the cover: the slope of the frontier at epsilon = 0.
-
-        The cover solves a state's problem iff log2 P(x|s) - bonus(x) varies by at most the multiplier over x.
-        """
+        """The smallest multiplier whose best response is the cover: the slope of the frontier at epsilon = 0."""
         dearest = 0.0
         value: Tensor | None = None
         for cover, child in zip(reversed(self.covers), reversed(self.children), strict=True):
             bonus = self._bonus(cover, child, value)
-            log_ratio = torch.log2(cover) - bonus
-            highest = log_ratio.amax(1)
-            lowest = torch.where(cover > 0, log_ratio, torch.inf).amin(1)
-            dearest = max(dearest, float((highest - lowest).max()))
+            dearest = max(dearest, self.cost.multiplier_of_cover(cover, bonus))
             value = entropy(cover) + (cover * bonus).sum(1)
         return dearest
 
@@ -210,7 +168,7 @@ class _Problem:
         for number, (law, cover, child) in enumerate(zip(laws, self.covers, self.children, strict=True)):
             weight = self.gamma ** (number + 1)
             rate += weight * float(state_probs @ entropy(law))
-            cost += weight * float(state_probs @ total_variation(law, cover))
+            cost += weight * float(state_probs @ self.cost(law, cover))
             if number + 1 < len(laws):
                 state_probs = advance(state_probs, law, child, len(self.covers[number + 1]))
         return rate, cost

@@ -8,23 +8,24 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from wm_env.optimum import RateBound
+from wm_env.problem import Problem
 
 
 def draw_frame(
-    gained: Sequence[float], spent: Sequence[float], blocks: int, epsilon: float, bound: RateBound
+    gained: Sequence[float], spent: Sequence[float], problem: Problem, bound: RateBound
 ) -> NDArray[np.uint8]:
     """What has been gained and what has been spent after every finished block.
 
     Args:
         gained: sum of gamma^b r_b up to each of the finished blocks, in bits.
         spent: sum of gamma^b c_b up to each of them.
-        blocks: B, blocks of an episode.
-        epsilon: the budget, the right dashed line.
+        problem: with the budget, the right dashed line.
         bound: what cannot be exceeded within the budget, the left dashed line.
 
     Returns:
         shape (360, 640, 3), uint8.
     """
+    blocks, epsilon = len(problem.blocks), problem.epsilon
     figure = Figure(figsize=(6.4, 3.6), dpi=100, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
@@ -37,7 +38,7 @@ def draw_frame(
     left.set_title(f"dashed: {name}, {bound.rate:.4f} bits", fontsize="medium")
     right.bar(finished, spent, color=["C3" if cost > epsilon else "C0" for cost in spent])
     right.axhline(epsilon, color="black", linestyle="--")
-    right.set_ylabel("total variation so far")
+    right.set_ylabel(f"{problem.cost.title} so far{problem.cost.unit and f', {problem.cost.unit}'}")
     right.set_title(f"dashed: budget, {epsilon:.4g}", fontsize="medium")
     right.set_ylim(0, 1.25 * max(epsilon, 1e-3, *spent))
     for axes in (left, right):

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from wm_env.common.checks import integer, options_or_none, reals, seed_or_none
 from wm_env.credit import COST, PARENT, RATE, parents
-from wm_env.env import CovertWatermarkEnv, Observation, repair_action, repair_laws
-from wm_env.information import Measures, measure, measure_by_state
+from wm_env.env import CovertWatermarkEnv, Observation, info_values, repair_action, repair_laws
+from wm_env.information import Measures
 from wm_env.law import BlockLaw, advance, induced_cover
-from wm_env.problem import BlockTensors, Problem, reward_bound
+from wm_env.problem import BlockTensors, Problem
 
 Infos = dict[str, Any]
 Flags = NDArray[np.bool_]
@@ -73,6 +73,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         self._state_probs = torch.zeros(self._shape[0], num_envs, dtype=torch.float64)
         self._number = np.full(num_envs, -1)
         self._cost_so_far = np.zeros(num_envs)
+        self._rate_bound, self._optimal_rate = np.zeros(num_envs), np.full(num_envs, np.nan)
         self._played: list[_Play] = []
 
     def reset(
@@ -124,7 +125,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         self._played = [self._play(move) for move in moves]
         for play in self._played:
             rewards[play.copies] = play.measured.rate.numpy()
-            self._record(play, infos)
+            self._record(play.measured, play.copies, infos)
         terminated = ~ended & (self._number == len(self._stacked))
         if self.autoreset_mode is AutoresetMode.NEXT_STEP and ended.any():
             self._begin(np.flatnonzero(ended), {}, infos)
@@ -141,7 +142,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         shape = (self.num_envs, self._shape[0])
         found = {RATE: np.zeros(shape), COST: np.zeros(shape), PARENT: np.full(shape, -1)}
         for play in self._played:
-            rate, cost = measure_by_state(play.law)
+            rate, cost = self.single.objective.measure_by_state(play.law, self.single.problem.cost)
             found[RATE][play.copies, : len(rate)] = rate.T.numpy()
             found[COST][play.copies, : len(cost)] = cost.T.numpy()
             found[PARENT][play.copies] = parents(play.child, shape[1]).T.numpy()
@@ -163,7 +164,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         if number + 1 < len(self._stacked):
             following = advance(state_probs, induced_cover(law), block.child, self._shape[0])
             self._state_probs[:, torch.from_numpy(copies)] = following
-        measured = measure(law)
+        measured = self.single.objective.measure(law, self.single.problem.cost)
         self._number[copies] += 1
         self._cost_so_far[copies] += self.single.problem.gamma ** (number + 1) * measured.cost.numpy()
         return _Play(copies, law, measured, block.child)
@@ -200,13 +201,10 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         self._number[copies] = 0
         self._cost_so_far[copies] = 0.0
         self._state_probs[:, torch.from_numpy(copies)] = self._prior[:, torch.from_numpy(copies)]
-        self._add(infos, "cost", copies, 0.0)
-        self._add(infos, "cost_so_far", copies, 0.0)
-        bounds = [reward_bound(problem, self.single.objective) for problem in drawn]
-        self._add(infos, "rate_bound", copies, [bound.rate for bound in bounds])
-        exact = np.array([bound.exact for bound in bounds])
-        if exact.any():
-            self._add(infos, "optimal_rate", copies[exact], [bound.rate for bound in bounds if bound.exact])
+        bounds = [self.single.objective.bound(problem) for problem in drawn]
+        self._rate_bound[copies] = [bound.rate for bound in bounds]
+        self._optimal_rate[copies] = [bound.rate if bound.exact else np.nan for bound in bounds]
+        self._record(None, copies, infos)
 
     def _stack_problems(self) -> None:
         self._stacked = _stack(self.problems, self._shape[0])
@@ -230,19 +228,11 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
             kept[name] = np.where(terminated, np.zeros_like(values), values)
         return moved | {"final_info": final, "_final_info": terminated.copy()} | kept
 
-    def _record(self, play: "_Play", infos: Infos) -> None:
-        measured = play.measured
-        columns = {
-            "cost": measured.cost.numpy(),
-            "cost_so_far": self._cost_so_far[play.copies],
-            "rate_per_token": measured.rate.numpy() / self.single.problem.tree.block_length,
-            "i_ux": measured.i_ux.numpy(),
-            "i_us": measured.i_us.numpy(),
-            "i_ux_given_s": measured.i_ux_given_s.numpy(),
-            "cover_entropy": measured.cover_entropy.numpy(),
-        }
-        for name, values in columns.items():
-            self._add(infos, name, play.copies, values)
+    def _record(self, measured: Measures | None, copies: Copies, infos: Infos) -> None:
+        length = self.single.problem.tree.block_length
+        sums = (self._cost_so_far[copies], self._rate_bound[copies], self._optimal_rate[copies])
+        for name, values in info_values(measured, *sums, length).items():
+            self._add(infos, name, copies, values)
 
     def _add(self, infos: Infos, name: str, copies: Copies, values: Any) -> None:
         if name not in infos:

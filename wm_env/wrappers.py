@@ -27,7 +27,9 @@ def logits_to_laws(logits: NDArray[Any]) -> NDArray[np.float32]:
     return laws
 
 
-class LogitsToSimplices(gym.ActionWrapper[Any, NDArray[np.float32], NDArray[np.float32]]):
+class LogitsToSimplices(
+    gym.ActionWrapper[Any, NDArray[np.float32], NDArray[np.float32]], gym.utils.RecordConstructorArgs
+):
     """Take bounded logits instead of laws: one softmax per law, in float64.
 
     The action becomes a flat `Box(-bound, bound, (N * M * (1 + Q),))`, which is what Gaussian policies of any library
@@ -44,7 +46,8 @@ class LogitsToSimplices(gym.ActionWrapper[Any, NDArray[np.float32], NDArray[np.f
     """
 
     def __init__(self, env: gym.Env[Any, NDArray[np.float32]], bound: float = 10.0):
-        super().__init__(env)
+        gym.utils.RecordConstructorArgs.__init__(self, bound=bound)
+        gym.ActionWrapper.__init__(self, env)
         self.action_space, self._shape = _logits_of(env.action_space, bound)
 
     def action(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -56,7 +59,7 @@ class LogitsToSimplices(gym.ActionWrapper[Any, NDArray[np.float32], NDArray[np.f
         return logits_to_laws(_shaped(action, self.action_space, self._shape))
 
 
-class VectorLogitsToSimplices(gym.vector.VectorActionWrapper):
+class VectorLogitsToSimplices(gym.vector.VectorActionWrapper, gym.utils.RecordConstructorArgs):
     """`LogitsToSimplices` for a vector environment: logits (copies, N * M * (1 + Q)) of all copies at once.
 
     Args:
@@ -69,7 +72,8 @@ class VectorLogitsToSimplices(gym.vector.VectorActionWrapper):
     """
 
     def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], bound: float = 10.0):
-        super().__init__(env)
+        gym.utils.RecordConstructorArgs.__init__(self, bound=bound)
+        gym.vector.VectorActionWrapper.__init__(self, env)
         self.single_action_space, shape = _logits_of(env.single_action_space, bound)
         self.action_space = batch_space(self.single_action_space, env.num_envs)
         self._shape = (env.num_envs, *shape)
@@ -101,12 +105,16 @@ def _shaped(given: Any, space: gym.Space[Any], laws: tuple[int, ...]) -> NDArray
     return logits.reshape(laws)
 
 
-class CostInTuple(gym.Wrapper[Any, Any, Any, Any]):
+class CostInTuple(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Return (observation, reward, cost, terminated, truncated, info), as Safety-Gymnasium and OmniSafe want it.
 
     Raises:
         KeyError: the environment below does not report `info["cost"]`.
     """
+
+    def __init__(self, env: gym.Env[Any, Any]):
+        gym.utils.RecordConstructorArgs.__init__(self)
+        gym.Wrapper.__init__(self, env)
 
     def step(self, action: Any) -> Any:
         """Step and move `info["cost"]` into the third place."""

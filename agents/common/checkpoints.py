@@ -29,8 +29,8 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StoredBest:
-    """The best evaluation so far that met the cost limit: its iteration or step, and its sum_b gamma^b r_b in bits."""
+class Best:
+    """The evaluation with the highest rate of all that met the cost limit: its iteration, sum_b gamma^b r_b in bits."""
 
     at: int
     rate: float
@@ -46,11 +46,11 @@ class About:
     """
 
     metrics: str
-    best: StoredBest | None
+    best: Best | None
 
 
 def read_about(meta: Any, reached: int, source: object) -> About:
-    """The metadata of a checkpoint that was taken at an iteration or step `reached`.
+    """The metadata of a checkpoint that was taken at the iteration `reached`.
 
     Raises:
         ValueError: an entry is missing, unknown, or of another type, or the best evaluation is yet to come.

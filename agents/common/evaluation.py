@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 
 from agents.common.policies import SoftmaxPolicy
-from wm_env.coded import balanced_law
-from wm_env.information import Measures, discounted_totals, entropy, measure
+from wm_env.costs import COSTS, TOTAL_VARIATION
+from wm_env.information import Measures, discounted_totals, entropy, law_totals
 from wm_env.law import BlockLaw, JointLaw, Policy, roll_out
+from wm_env.objectives import Objective
 from wm_env.optimum import FEASIBLE, percent_of_optimum
-from wm_env.problem import Objective, Problem
+from wm_env.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Evaluation:
         measures: one entry per block, as the objective sees the block.
         rate: sum_b gamma^b r_b in bits, b = 1..B.
         cost: sum_b gamma^b c_b.
+        costs: the same for every cost of the table, by name.
         feasible: the cost meets the limit.
         message_bits: bits that reach the decoder without error, sum over the blocks, where lengths follow the state;
             else None.
@@ -32,29 +34,28 @@ class Evaluation:
     measures: tuple[Measures, ...]
     rate: float
     cost: float
+    costs: dict[str, float]
     feasible: bool
     message_bits: float | None = None
 
 
 def evaluate_law(problem: Problem, objective: Objective, policy: Policy) -> Evaluation:
     """Roll `policy` out over the problem's tree and measure every block."""
-    chosen, length = objective.message_set, objective.block_length
+    chosen = objective.message_set
 
     def sent(number: int, state_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The policy's laws; with uniform message bits if the objective has any, since that is what is sent."""
-        p_label, p_candidate = policy(number, state_probs)
-        if not chosen:
-            return p_label, p_candidate
+        """The policy's laws, with uniform message bits if the objective has any."""
         block = problem.blocks[number]
-        law = balanced_law(BlockLaw(state_probs, block.cover, block.symbol, p_label, p_candidate), length, chosen)
+        law = objective.sent(BlockLaw(state_probs, block.cover, block.symbol, *policy(number, state_probs)))
         return law.p_label, law.p_candidate
 
     rolled = roll_out(problem.tree, sent)
     sets = (chosen,) * len(rolled.blocks) if chosen else None
     law = JointLaw(rolled.blocks, rolled.block_length, rolled.tree, sets)
-    measures = tuple(measure(objective(block)) for block in law.blocks)
+    measures = tuple(objective.measure(objective(block), problem.cost) for block in law.blocks)
     totals = discounted_totals(measures, problem.gamma)
-    return Evaluation(law, measures, totals.rate, totals.cost, totals.cost <= problem.epsilon + FEASIBLE)
+    costs = {name: law_totals(law.blocks, problem.gamma, cost).cost for name, cost in COSTS.items()}
+    return Evaluation(law, measures, totals.rate, totals.cost, costs, totals.cost <= problem.epsilon + FEASIBLE)
 
 
 def evaluate_policy(problem: Problem, objective: Objective, policy: SoftmaxPolicy) -> Evaluation:
@@ -66,9 +67,9 @@ def evaluate_policy(problem: Problem, objective: Objective, policy: SoftmaxPolic
 def law_metrics(evaluation: Evaluation, problem: Problem, objective: Objective) -> dict[str, float]:
     """The tags `eval/*` and `law/*`: information in bits per block, averaged over the blocks.
 
-    `law/percent_of_optimum` compares the rate with the exact optimum at the same limit; it exists for the gp objective
-    only, and where the labels reach the optimum, else `law/percent_of_bound`. Both mean something only where
-    `eval/feasible` is 1. `law/message_bits` exists where lengths follow the state.
+    `law/percent_of_optimum` compares the rate with the exact optimum at the same limit; it exists where the labels
+    reach the optimum, else there is `law/percent_of_bound`, if the objective's bound is comparable. Both mean something
+    only where `eval/feasible` is 1. `law/message_bits` exists where lengths follow the state.
     """
     measures = evaluation.measures
 
@@ -79,15 +80,17 @@ def law_metrics(evaluation: Evaluation, problem: Problem, objective: Objective) 
         "eval/rate": evaluation.rate,
         "eval/cost": evaluation.cost,
         "eval/feasible": float(evaluation.feasible),
+        **{f"eval/cost_{name}": value for name, value in evaluation.costs.items()},
         "law/i_ux": mean([measured.i_ux for measured in measures]),
         "law/i_us": mean([measured.i_us for measured in measures]),
         "law/i_ux_given_s": mean([measured.i_ux_given_s for measured in measures]),
         "law/cover_entropy": mean([measured.cover_entropy for measured in measures]),
         "law/label_entropy": mean([block.state_probs @ entropy(block.p_label) for block in evaluation.law.blocks]),
     }
-    if not objective.message_set:
-        tag = "law/percent_of_optimum" if problem.rate_bound.exact else "law/percent_of_bound"
-        metrics[tag] = percent_of_optimum(evaluation.rate, problem.rate_bound)
+    if objective.comparable:
+        bound = objective.bound(problem)
+        tag = "law/percent_of_optimum" if bound.exact else "law/percent_of_bound"
+        metrics[tag] = percent_of_optimum(evaluation.rate, bound)
     if evaluation.message_bits is not None:
         metrics["law/message_bits"] = evaluation.message_bits / len(measures)
     return metrics
@@ -120,14 +123,16 @@ def summary(evaluation: Evaluation, problem: Problem, objective: Objective) -> s
         worth, kind = f"rate {evaluation.rate:.4f} bits", ""
     line = (
         f"{worth} over {blocks} blocks of {length} tokens ({per_token:.4f} bits per token){kind}, "
-        f"total variation {evaluation.cost:.4f} of at most {problem.epsilon:g}"
+        f"{problem.cost.told(evaluation.cost)} of at most {problem.epsilon:g}"
     )
+    if problem.cost != TOTAL_VARIATION:
+        line += f" ({TOTAL_VARIATION.told(evaluation.costs[TOTAL_VARIATION.name])})"
     if not evaluation.feasible:
         if problem.epsilon == 0:
             return f"{line}; only the cover itself costs 0, and a learner only comes near it: use --agent planner"
         return f"{line}, over the limit: train longer"
-    if not objective.message_set:
-        bound = problem.rate_bound
+    if objective.comparable:
+        bound = objective.bound(problem)
         name = "optimum" if bound.exact else f"upper bound for {problem.labels} labels,"
         line += f", {percent_of_optimum(evaluation.rate, bound):.2f} % of the {name} {bound.rate:.4f}"
     return line

@@ -60,6 +60,11 @@ class TrainingLog:
         self._writer.close()
 
     @property
+    def last(self) -> int | None:
+        """The iteration of the last row, None if there are no rows."""
+        return int(self._rows[-1]["iteration"]) if self._rows else None
+
+    @property
     def fingerprint(self) -> str:
         """Of all rows so far: 64 hex digits."""
         return _fingerprint(self._rows)

@@ -1,6 +1,11 @@
-"""Lines of progress on the standard output."""
+"""Lines of progress on the standard output, and a bar on a terminal."""
 
-from wm_env.common.command import silence_output
+import sys
+from typing import Any
+
+from tqdm import tqdm
+
+from wm_env.common.command import is_terminal, silence_output
 
 
 def say(line: str) -> None:
@@ -9,3 +14,8 @@ def say(line: str) -> None:
         print(line, flush=True)
     except BrokenPipeError:
         silence_output()
+
+
+def bar(total: int, done: int, unit: str) -> "tqdm[Any]":
+    """A bar on standard error that tells what is left; it is disabled where that is no terminal."""
+    return tqdm(total=total, initial=done, unit=unit, disable=not is_terminal(sys.stderr))

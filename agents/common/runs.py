@@ -195,8 +195,10 @@ def end_of_resumed(run: RunFolder, reached: int, iterations: int) -> int:
 def run_name(settings: RunSettings, preset: str) -> str:
     """The name of a run folder where none is given: agent, preset, and what else the law depends on most."""
     name = f"{settings.agent}-{preset}"
-    if settings.objective == "coded" and preset != "coded":
-        name += "-coded"
+    if settings.objective not in (RunSettings().objective, preset):
+        name += f"-{settings.objective}"
+    if settings.cost != RunSettings().cost:
+        name += f"-{settings.cost}"
     return f"{name}-auto" if settings.message_bits == "auto" else name
 
 

@@ -1,19 +1,17 @@
-"""What a training run can be told, and the presets. Free of torch, so that a command line shows its help at once."""
+"""What a training run can be told. Free of torch, so that a command line shows its help at once."""
 
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from wm_env.common.files import check_seed
 from wm_env.common.help import paragraph_help
-from wm_env.common.json_values import is_finite, read_as
+from wm_env.common.json_values import is_finite
 
 MOST = 1e30
 """Largest step, spread or multiplier: learners compute in float32, which ends at 3e38."""
 MOST_THREADS = 1024
-MOST_COPIES = 4096
-"""Most copies of an environment, all of whose laws of a rollout are in memory at once."""
 MOST_DIMENSIONS = 65_536
 """Most dimensions of an embedding: the paper's set-up has 64."""
 
@@ -36,45 +34,38 @@ class PolicySettings:
     trailing_spread: float = 0.3
     """Standard deviation that each further bit of V adds."""
 
+    def check(self) -> None:
+        """Check all of them.
 
-@paragraph_help
+        Raises:
+            ValueError: the first one that is out of range.
+        """
+        check_nonnegative(
+            label_spread=self.label_spread, leading_spread=self.leading_spread, trailing_spread=self.trailing_spread
+        )
+        check_numbers("in [0, 1]", lambda value: 0 <= value <= 1, common=self.common)
+        if self.embedding is not None and not 0 < self.embedding <= MOST_DIMENSIONS:
+            raise ValueError(f"embedding={self.embedding}: a number from 1 to {MOST_DIMENSIONS} is needed")
+
+
 @dataclass(frozen=True)
-class LearnerSettings:
-    """The constants of Algorithm 1."""
+class AgentSettings:
+    """The constants of one agent; an agent with constants has a subclass of its own.
 
-    learning_rate: float = 1e-3
-    """eta_phi, the step of Adam."""
-    schedule: Literal["constant", "linear"] = "constant"
-    """linear: eta_phi falls to 0 over the T iterations of the run, so that the laws come to rest."""
-    second_moment: Literal["entry", "row"] = "entry"
-    """What Adam divides a gradient by: the root mean square of the entry, or of its row, which is a state's (in heads,
-    a dimension's). By row, heavy candidates of a state settle before light ones, which then fill the gaps."""
-    dual_step: float = 0.05
-    """eta_beta, the step of the multiplier, bits per unit of total variation."""
-    first_multiplier: float = 0.0
-    """beta before the first step, bits per unit of total variation; the paper's is 0. With the coded objective a price
-    from the start lets words divide the candidates evenly, which they cannot change later."""
-    evaluate_every: int = 100
-    """Iterations between two exact evaluations, each with a row of metrics and a checkpoint."""
-    policy: PolicySettings = PolicySettings()
-    """Size and start of the policy."""
+    Attributes:
+        section: name of these constants in config.json and in front of their options; empty if there are none.
+        chooses_lengths: the agent knows what message_bits="auto" asks for.
+    """
 
+    section: ClassVar[str] = ""
+    chooses_lengths: ClassVar[bool] = False
 
-@paragraph_help
-@dataclass(frozen=True)
-class PPOSettings:
-    """The constants of constrained PPO that matter; the others are the defaults of `PPOLagrangian`."""
+    def check(self) -> None:
+        """Check the constants.
 
-    copies: int = 8
-    """Copies of the environment; a rollout is one episode of each."""
-    learning_rate: float = 0.02
-    """Step of Adam at the start; falls linearly to 0 over the run."""
-    dual_step: float = 0.2
-    """eta_beta, the step of the multiplier, bits per unit of total variation."""
-    target_kl: float = 0.1
-    """KL divergence by row that ends the epochs of a rollout, nats."""
-    evaluate_every: int = 25
-    """Rollouts between two exact evaluations, each with a row of metrics and a checkpoint."""
+        Raises:
+            ValueError: the first one that is out of range.
+        """
 
 
 @paragraph_help
@@ -82,8 +73,8 @@ class PPOSettings:
 class RunSettings:
     """All that a run depends on: the same settings give the same law, with any number of cores."""
 
-    agent: Literal["primal-dual", "ppo", "planner"] = "primal-dual"
-    """Who chooses the laws: the paper's Algorithm 1, constrained PPO, or the exact optimum in closed form."""
+    agent: str = "primal-dual"
+    """Who chooses the laws, a name in the table of agents."""
     objective: Literal["gp", "coded"] = "gp"
     """Reward r of a block, in bits: gp = I(U;X) - I(U;S), the paper's; coded = I(V_M*;X) of uniform message bits."""
     tree: str = "news"
@@ -99,8 +90,11 @@ class RunSettings:
     """M, values of the label U; a power of two, at most 2^L."""
     blocks: int | None = None
     """B, blocks per text; all that the tree has if not given."""
+    cost: Literal["tv", "kl"] = "tv"
+    """Cost c of a block: tv = total variation V(P~_XS, P_XS), the paper's, no unit; kl = KL divergence D(P~_XS || P_XS)
+    in bits."""
     epsilon: float = 0.1
-    """epsilon, bound on sum_b gamma^b c_b, a total variation (no unit)."""
+    """epsilon, bound on sum_b gamma^b c_b, in the unit of the cost."""
     gamma: float = 1.0
     """gamma in (0, 1], the discount: block b = 1..B counts gamma^b."""
     iterations: int = 2000
@@ -120,53 +114,29 @@ class RunSettings:
     any number of cores. Where other programs keep the cores busy, 1 is faster."""
     gradient: Literal["closed-form", "autograd"] = "closed-form"
     """How Algorithm 1 gets its gradient; the same numbers, autograd is the readable reference."""
-    learner: LearnerSettings = LearnerSettings()
-    """The constants of Algorithm 1."""
-    ppo: PPOSettings = PPOSettings()
-    """The constants of constrained PPO."""
+    constants: AgentSettings = AgentSettings()
+    """The constants of the agent."""
 
     @property
-    def coded_bits(self) -> int | None:
-        """Length of the coded objective's message set: l, or with "auto" the most that labels and candidates allow. The
-        gp objective has none.
+    def bits_of_message(self) -> int | None:
+        """l, or with "auto" the most that labels and candidates allow; None: what the objective usually takes.
 
         Raises:
             ValueError: "auto" while the number of candidates is open, or 1.
         """
-        if self.objective == "gp":
-            return None
-        if self.message_bits == "auto":
-            if self.candidates is None:
-                raise ValueError("message_bits=auto: the number of candidates is needed")
-            if self.candidates < 2:
-                raise ValueError("message_bits=auto: one candidate carries no message; take more --candidates")
-            return min(self.labels, self.candidates).bit_length() - 1
-        # Imported only here, for its torch: see above.
-        from wm_env.problem import MESSAGE_BITS
-
-        return MESSAGE_BITS if self.message_bits is None else self.message_bits
+        if self.message_bits != "auto":
+            return self.message_bits
+        if self.candidates is None:
+            raise ValueError("message_bits=auto: the number of candidates is needed")
+        if self.candidates < 2:
+            raise ValueError("message_bits=auto: one candidate carries no message; take more candidates")
+        return min(self.labels, self.candidates).bit_length() - 1
 
     def to_json(self) -> dict[str, Any]:
-        """Nested dictionaries of JSON types."""
-        return dataclasses.asdict(self)
-
-    @staticmethod
-    def from_json(value: object, source: object = "settings") -> "RunSettings":
-        """What `to_json` wrote; settings that came later than the file have their defaults.
-
-        Args:
-            value: of JSON's types.
-            source: what it was read from, for errors.
-
-        Raises:
-            ValueError: a setting is unknown, of another type or out of range.
-        """
-        settings = read_as(RunSettings, value, source)
-        try:
-            settings.check()
-        except ValueError as error:
-            raise ValueError(f"{source}: {error}") from None
-        return settings
+        """Nested dictionaries of JSON types; the agent's constants stand under the name of their section."""
+        values = dataclasses.asdict(self)
+        constants = values.pop("constants")
+        return values | {self.constants.section: constants} if self.constants.section else values
 
     def check(self) -> None:
         """Check what does not depend on the tree.
@@ -174,51 +144,21 @@ class RunSettings:
         Raises:
             ValueError: the first setting that is out of range.
         """
-        learner, policy, ppo = self.learner, self.learner.policy, self.ppo
         check_seed(self.seed)
-        _check_numbers(
-            "above 0",
-            lambda value: value > 0,
-            iterations=self.iterations,
-            evaluate_every=learner.evaluate_every,
-            ppo_evaluate_every=ppo.evaluate_every,
-        )
-        _check_numbers(
-            f"above 0 and at most {MOST:g}",
-            lambda value: 0 < value <= MOST,
-            learning_rate=learner.learning_rate,
-            dual_step=learner.dual_step,
-            ppo_learning_rate=ppo.learning_rate,
-            ppo_dual_step=ppo.dual_step,
-            ppo_target_kl=ppo.target_kl,
-        )
-        _check_numbers(
-            f"of 0 or more and at most {MOST:g}",
-            lambda value: 0 <= value <= MOST,
-            first_multiplier=learner.first_multiplier,
-            label_spread=policy.label_spread,
-            leading_spread=policy.leading_spread,
-            trailing_spread=policy.trailing_spread,
-        )
-        _check_numbers("in [0, 1]", lambda value: 0 <= value <= 1, common=policy.common)
+        check_numbers("above 0", lambda value: value > 0, iterations=self.iterations)
         if not 0 < self.threads <= MOST_THREADS:
             raise ValueError(f"threads={self.threads}: a number from 1 to {MOST_THREADS} is needed")
-        if not 0 < ppo.copies <= MOST_COPIES:
-            raise ValueError(f"ppo.copies={ppo.copies}: a number from 1 to {MOST_COPIES} is needed")
-        if policy.embedding is not None and not 0 < policy.embedding <= MOST_DIMENSIONS:
-            raise ValueError(f"embedding={policy.embedding}: a number from 1 to {MOST_DIMENSIONS} is needed")
+        self.constants.check()
         if not (is_finite(self.epsilon) and self.epsilon >= 0):
-            raise ValueError(f"epsilon={self.epsilon}: a total-variation budget of 0 or more is needed")
+            raise ValueError(f"epsilon={self.epsilon}: a budget of 0 or more is needed")
         if not 0 < self.gamma <= 1:
             raise ValueError(f"gamma={self.gamma}: a discount in (0, 1] is needed")
         if self.labels == 1:
             raise ValueError("labels=1: a label needs at least two values to carry anything")
-        if self.message_bits is not None and self.objective == "gp":
-            raise ValueError(f"message_bits={self.message_bits}: the gp objective has none; add --objective coded")
-        if self.message_bits == "auto" and self.agent != "planner":
-            raise ValueError("message_bits=auto: only the planner chooses lengths; add --agent planner, or a number")
+        if self.message_bits == "auto" and not self.constants.chooses_lengths:
+            raise ValueError("message_bits=auto: only the planner chooses lengths; choose agent=planner, or a number")
         if self.dither_bits and self.message_bits != "auto":
-            raise ValueError(f"dither_bits={self.dither_bits}: only --message-bits auto plans for dither; leave it out")
+            raise ValueError(f"dither_bits={self.dither_bits}: only message_bits=auto plans for dither; leave it out")
         if self.dither_bits:
             _check_dither(self.dither_bits)
 
@@ -231,31 +171,42 @@ def _check_dither(bits: int) -> None:
         raise ValueError(f"dither_bits={bits}: 0 to {MOST_DITHER_BITS} are possible")
 
 
-def _check_numbers(wanted: str, is_right: Callable[[float], bool], **values: float) -> None:
+def check_numbers(wanted: str, is_right: Callable[[float], bool], **values: float) -> None:
+    """Check that numbers are finite and in a range.
+
+    Args:
+        wanted: the range in words, to stand behind "a number".
+        is_right: whether a number is in the range.
+        values: the numbers by name.
+
+    Raises:
+        ValueError: the first one that is not.
+    """
     for name, value in values.items():
         if not (is_finite(value) and is_right(value)):
-            raise ValueError(f"{name.replace('ppo_', 'ppo.')}={value}: a number {wanted} is needed")
+            raise ValueError(f"{name}={value}: a number {wanted} is needed")
 
 
-PRESETS = {
-    "default": RunSettings(labels=64, iterations=2000, learner=LearnerSettings(evaluate_every=50)),
+def check_positive(**values: float) -> None:
+    """Check that numbers are above 0 and at most `MOST`; errors as in `check_numbers`."""
+    check_numbers(f"above 0 and at most {MOST:g}", lambda value: 0 < value <= MOST, **values)
+
+
+def check_nonnegative(**values: float) -> None:
+    """Check that numbers are 0 or more and at most `MOST`; errors as in `check_numbers`."""
+    check_numbers(f"of 0 or more and at most {MOST:g}", lambda value: 0 <= value <= MOST, **values)
+
+
+TASKS = {
+    "small": RunSettings(prompts=4, candidates=8, labels=8),
+    "default": RunSettings(labels=64),
     "paper": RunSettings(labels=256, iterations=6000),
-    "coded": RunSettings(
-        objective="coded",
-        labels=8,
-        iterations=3000,
-        learner=LearnerSettings(
-            learning_rate=0.1,
-            schedule="linear",
-            second_moment="row",
-            dual_step=0.1,
-            first_multiplier=10.0,
-            policy=PolicySettings(embedding=None, leading_spread=0.01, trailing_spread=0.01),
-        ),
-    ),
-    "ppo": RunSettings(agent="ppo", prompts=4, candidates=8, labels=8, iterations=600),
-    "smoke": RunSettings(prompts=3, candidates=6, labels=16, iterations=60, learner=LearnerSettings(evaluate_every=10)),
+    "coded": RunSettings(objective="coded", labels=8, iterations=3000),
+    "smoke": RunSettings(prompts=3, candidates=6, labels=16, iterations=60),
 }
-"""paper: the set-up of the paper's simulations. default: the same problem with fewer labels and iterations, for a first
-look. coded: the coded objective, a label for each word of 3 bits. ppo: constrained PPO on the environment's default
-problem. smoke: seconds, for tests."""
+"""What is to be solved, by name; agents have presets for it with constants of their own.
+
+small: the 4 prompts, 8 candidates and 8 labels of `CovertWatermarkEnv-Small-v0`. default: all prompts and candidates of
+the tree, fewer labels and iterations than in the paper. paper: the set-up of the paper's simulations. coded: the coded
+objective, a label for each word of 3 bits. smoke: seconds, too short for the budget.
+"""

@@ -22,8 +22,8 @@ from wm_env.coded import coded_law
 from wm_env.common.arrays import Floats, Ints
 from wm_env.information import law_totals
 from wm_env.law import BlockLaw, JointLaw, roll_out, state_reach
+from wm_env.objectives import Coded
 from wm_env.optimum import check_budget
-from wm_env.problem import make_objective
 from wm_env.theory.limits import distance_masses
 from wm_env.tree import StateTree
 
@@ -86,7 +86,7 @@ def plan_coded(
     if len(lengths) != len(tree.blocks):
         raise ValueError(f"message_bits={message_bits}: one length or one for each of the {len(tree.blocks)} blocks")
     count = 1 << min(tree.block_length, max(lengths) + _SLOT_BITS) if labels is None else labels
-    sets = [make_objective("coded", tree.block_length, count, bits).message_set for bits in lengths]
+    sets = [Coded.make(tree.block_length, count, bits).message_set for bits in lengths]
     seen = [block.symbol for block in tree.blocks] if seen is None else seen
     maps = [
         map_words(block.cover, numbers, probs, bits)

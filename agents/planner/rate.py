@@ -9,6 +9,7 @@ from torch import Tensor
 from wm_env.coded import label_bits
 from wm_env.colouring import colour_candidates, fewest_colours
 from wm_env.common.arrays import Ints
+from wm_env.costs import TOTAL_VARIATION, Cost
 from wm_env.law import JointLaw, roll_out
 from wm_env.optimum import solve
 from wm_env.tree import StateTree
@@ -31,7 +32,9 @@ class Plan:
     cost: float
 
 
-def plan(tree: StateTree, epsilon: float, gamma: float = 1.0, labels: int | None = None) -> Plan:
+def plan(
+    tree: StateTree, epsilon: float, gamma: float = 1.0, labels: int | None = None, cost: Cost = TOTAL_VARIATION
+) -> Plan:
     """The law with the highest rate of all laws whose cost is at most `epsilon`.
 
     P(u|s) = q(x) at the colour u of candidate x, W(x|u,s) = 1 there. Labels that a state does not use have
@@ -42,11 +45,12 @@ def plan(tree: StateTree, epsilon: float, gamma: float = 1.0, labels: int | None
         epsilon: bound on sum_b gamma^b c_b, b = 1..B; 0 gives the cover itself.
         gamma: discount, in (0, 1].
         labels: M, a power of two; by default the smallest that suffices for the colouring.
+        cost: c.
 
     Raises:
         ValueError: a negative budget, a discount outside (0, 1], labels that are no power of two, or too few of them.
     """
-    optimum = solve(tree, epsilon, gamma)
+    optimum = solve(tree, epsilon, gamma, cost)
     colours = [colour_candidates(block) for block in tree.blocks]
     count = _enough_labels(tree, colours, labels)
     policies = [

@@ -1,7 +1,6 @@
 """Exact evaluation while constrained PPO trains: what the deterministic policy is worth, and which one was best."""
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -9,35 +8,16 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import HParam
 from torch import Tensor
 
+from agents.common.checkpoints import Best
 from agents.common.evaluation import Evaluation, evaluate_law, law_metrics
 from agents.ppo_lagrangian.algorithm import PPOLagrangian
 from wm_env.env import CovertWatermarkEnv
-from wm_env.problem import Problem
 
 
-@dataclass(frozen=True)
-class BestPolicy:
-    """The policy with the highest rate of all evaluations that met the cost limit.
-
-    Attributes:
-        timesteps: environment steps before it was evaluated.
-        rate: its sum_b gamma^b r_b, in bits.
-        parameters: of the policy network, by name.
-    """
-
-    timesteps: int
-    rate: float
-    parameters: dict[str, Tensor]
-
-
-def evaluate_deterministic(model: PPOLagrangian, env: CovertWatermarkEnv, problem: Problem | None = None) -> Evaluation:
-    """The law of the deterministic policy on `env`, which is reset, with what it is worth.
-
-    `problem` is the one that the law shall belong to, if `env` holds a copy of it that was cut and renormalised again:
-    the fingerprints of the two trees differ by rounding.
-    """
+def evaluate_deterministic(model: PPOLagrangian, env: CovertWatermarkEnv) -> Evaluation:
+    """The law of the deterministic policy on `env`, which is reset, with what it is worth."""
     laws = [(block.p_label, block.p_candidate) for block in model.joint_law(env).blocks]
-    return evaluate_law(problem or env.problem, env.objective, lambda number, _: laws[number])
+    return evaluate_law(env.problem, env.objective, lambda number, _: laws[number])
 
 
 class LawEvaluation(BaseCallback):
@@ -53,7 +33,8 @@ class LawEvaluation(BaseCallback):
 
     Attributes:
         latest: the last evaluation.
-        best: the best policy that met the limit, None if none has.
+        best: the best evaluation that met the limit, None if none has.
+        parameters: of its policy, by name.
     """
 
     model: PPOLagrangian
@@ -66,12 +47,13 @@ class LawEvaluation(BaseCallback):
         self.env, self.every = raw, every
         self.rollouts = 0
         self.latest: Evaluation | None = None
-        self.best: BestPolicy | None = None
+        self.best: Best | None = None
+        self.parameters: dict[str, Tensor] = {}
 
     def restore_best(self) -> None:
         """Give the model the parameters of the best policy, if any evaluation met the limit."""
         if self.best is not None:
-            self.model.policy.load_state_dict(self.best.parameters)
+            self.model.policy.load_state_dict(self.parameters)
 
     def report(self, metrics: dict[str, float]) -> None:
         """Write one evaluation's numbers to the model's logger."""
@@ -110,8 +92,8 @@ class LawEvaluation(BaseCallback):
         """Measure, remember the best and report."""
         self.latest = found = evaluate_deterministic(self.model, self.env)
         if found.feasible and (self.best is None or found.rate > self.best.rate):
-            parameters = copy.deepcopy(self.model.policy.state_dict())
-            self.best = BestPolicy(self.model.num_timesteps, found.rate, parameters)
+            self.best = Best(self.rollouts, found.rate)
+            self.parameters = copy.deepcopy(dict(self.model.policy.state_dict()))
         metrics = law_metrics(found, self.env.problem, self.env.objective)
         if self.best is not None:
             metrics["eval/best_feasible_rate"] = self.best.rate

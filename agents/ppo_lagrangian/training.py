@@ -1,31 +1,32 @@
-"""Constrained PPO as an agent of train.py: run folder, metrics, checkpoints and signals around `PPOLagrangian`."""
+"""Constrained PPO as the training harness sees it: `PPOLagrangian`, one rollout an iteration."""
 
+import copy
 import dataclasses
-import math
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import LinearSchedule
-from tqdm import tqdm
+from torch import Tensor
 
-from agents.common.checkpoints import COUNT, About, Entry, StoredBest, adam, checked, count, like, read_about, under
-from agents.common.evaluation import Evaluation, law_metrics, progress, summary
-from agents.common.interrupts import InterruptedRunError, Interrupts
-from agents.common.log import Begun, TrainingLog
+from agents.common.checkpoints import COUNT, Entry, adam, checked, count, like, under
+from agents.common.evaluation import Evaluation, summary
+from agents.common.learner import Learner
 from agents.common.progress import say
-from agents.common.runs import RunFolder, end_of_resumed, load_checkpoint, save_checkpoint
+from agents.common.runs import RunFolder
 from agents.common.settings import RunSettings
+from agents.ppo_lagrangian.agent import PPOSettings
 from agents.ppo_lagrangian.algorithm import PPOLagrangian
-from agents.ppo_lagrangian.callbacks import BestPolicy, LawEvaluation, evaluate_deterministic
+from agents.ppo_lagrangian.callbacks import evaluate_deterministic
 from agents.ppo_lagrangian.policy import LawPolicy
 from agents.ppo_lagrangian.vec_env import LogitVecEnv
-from agents.training.loop import TrainingFailedError
-from wm_env.common.command import is_terminal
 from wm_env.env import CovertWatermarkEnv
 from wm_env.law import save_law
+from wm_env.objectives import Objective
 from wm_env.problem import Problem, open_tree, split_prompts
 from wm_env.tree import save_tree, subset
 
@@ -33,83 +34,112 @@ MINIBATCH = 16
 """Blocks of a minibatch, if a rollout has as many."""
 
 
-def train_ppo(folder: RunFolder, problem: Problem, settings: RunSettings, resume: bool) -> Evaluation:
-    """Train for `iterations` rollouts and save the best law that meets the limit, or the last law if none does.
+class PPOLearner(Learner):
+    """Constrained PPO on a problem; an iteration is a rollout of whole episodes and its epochs.
 
-    Raises:
-        InterruptedRunError: a signal came; checkpoint and law were saved first.
-        TrainingFailedError: NaN or infinity in the policy or its loss.
-        OSError: a file could not be written.
-        ValueError: the checkpoint is damaged or does not fit the problem.
+    Attributes:
+        model: policy, critics, optimiser and multiplier.
+        env: where the deterministic policy is evaluated.
     """
-    arguments = env_arguments(folder, problem, settings)
-    env = CovertWatermarkEnv(**arguments)
-    model = make_model(arguments, settings)
-    model.set_logger(Logger(folder=None, output_formats=[]))  # `configure` would make a folder
-    best, begun = _restore(folder, model) if resume else (None, None)
-    rollout = model.n_steps * model.n_envs
-    if resume:
-        end = end_of_resumed(folder, model.num_timesteps // rollout, settings.iterations)
-        settings = dataclasses.replace(settings, iterations=end)
-    total = settings.iterations * rollout
-    with (
-        TrainingLog(folder, begun) as log,
-        Interrupts() as interrupts,
-        tqdm(total=total, initial=model.num_timesteps, unit="step", disable=not is_terminal(sys.stderr)) as bar,
-    ):
-        recorder = _Recorder(env, problem, folder, settings, log, interrupts, bar)
-        recorder.best, recorder.rollouts = best, model.num_timesteps // rollout
-        recorder.init_callback(model)
-        if model.num_timesteps < total:
-            # With a log interval that is never reached the recorder finds the rollout's numbers in the logger.
-            try:
-                model.learn(
-                    total - model.num_timesteps, recorder, log_interval=sys.maxsize, reset_num_timesteps=not resume
-                )
-            except FloatingPointError:
-                raise TrainingFailedError(
-                    f"the policy or its loss is not finite after step {model.num_timesteps}: "
-                    "start a new run with lower --ppo.learning-rate or --ppo.dual-step"
-                ) from None
-        evaluation = recorder.finish()
-        if settings.split == "train":
-            _save_held_out(folder, problem, model, settings)
-        log.add_laws(model.num_timesteps, evaluation.law)
-        log.add_settings(settings.to_json(), law_metrics(evaluation, problem, env.objective))
-        return evaluation
 
+    advice = "ppo.learning_rate or ppo.dual_step"
 
-def _save_held_out(folder: RunFolder, problem: Problem, model: PPOLagrangian, settings: RunSettings) -> None:
-    """The law for the prompts that training did not see, with their tree, in the folder held-out/ of the run."""
-    whole = open_tree(settings.tree)
-    rows = split_prompts(whole, "test")
-    beside = RunFolder(folder.path / "held-out")
-    tree = subset(whole, rows, settings.candidates, settings.blocks)
-    unseen = Problem(tree, settings.epsilon, settings.gamma, settings.labels)
-    save_tree(unseen.tree, beside.tree)
-    env = CovertWatermarkEnv(**env_arguments(beside, problem, settings) | {"prompts": len(rows)})
-    held_out = evaluate_deterministic(model, env, unseen)
-    save_law(held_out.law, beside.law)
-    say(f"{beside.law}: {summary(held_out, unseen, env.objective)}")
+    def __init__(self, problem: Problem, objective: Objective, settings: RunSettings) -> None:
+        self.settings, self.objective = settings, objective
+        arguments = {"problem": problem, "objective": objective}
+        self.env = CovertWatermarkEnv(**arguments)
+        self.model = make_model(arguments, settings)
+        self.model.set_logger(Logger(folder=None, output_formats=[]))  # `configure` would make a folder
+        self.evaluate_every = _constants(settings).evaluate_every
+        self.rollout = self.model.n_steps * self.model.n_envs
+        self.since: tuple[float, int] | None = None
 
+    @property
+    def iteration(self) -> int:  # type: ignore[override]
+        """Rollouts so far."""
+        return self.model.num_timesteps // self.rollout
 
-def env_arguments(folder: RunFolder, problem: Problem, settings: RunSettings) -> dict[str, Any]:
-    """Arguments of the environment that a run trains on: the run's own tree."""
-    return {
-        "tree": str(folder.tree),
-        "prompts": len(problem.tree.prior),
-        "candidates": problem.tree.meta.candidates,
-        "labels": settings.labels,
-        "epsilon": settings.epsilon,
-        "gamma": settings.gamma,
-        "objective": settings.objective,
-        "message_bits": settings.coded_bits,
-    }
+    @property
+    def multiplier(self) -> float:  # type: ignore[override]
+        """beta, bits per unit of cost."""
+        return self.model.multiplier
+
+    def learn(self, iterations: int, pause: Callable[[], None]) -> None:
+        """Rollouts and epochs, as Stable-Baselines3 has them."""
+        left = (iterations - self.iteration) * self.rollout
+        if left <= 0:
+            pause()
+            return
+        # With a log interval that is never reached `metrics` finds the rollout's numbers in the logger.
+        new = self.model.num_timesteps == 0
+        self.model.learn(left, _Pauses(pause), log_interval=sys.maxsize, reset_num_timesteps=new)
+
+    def evaluate(self) -> Evaluation:
+        """The law of the deterministic policy."""
+        return evaluate_deterministic(self.model, self.env)
+
+    def metrics(self, evaluation: Evaluation) -> dict[str, float]:
+        """What `PPOLagrangian` recorded of the last rollout, and environment steps."""
+        seen = self.model.logger.name_to_value
+        recorded = {name: float(value) for name, value in seen.items() if name.startswith(("rollout/", "train/"))}
+        steps, speed = self.model.num_timesteps, 0.0
+        if self.since is not None:
+            speed = (steps - self.since[1]) / (time.perf_counter() - self.since[0])
+        self.since = time.perf_counter(), steps
+        return recorded | {"time/total_timesteps": float(steps), "time/fps": speed}
+
+    def parameters(self) -> dict[str, Tensor]:
+        """A copy of all networks."""
+        return copy.deepcopy(dict(self.model.policy.state_dict()))
+
+    def load(self, parameters: dict[str, Tensor]) -> None:
+        """Put the networks back."""
+        self.model.policy.load_state_dict(parameters)
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that the rest of the run depends on; random numbers come from the seed and the step."""
+        model = self.model
+        tensors = {
+            "multiplier": torch.tensor(model.multiplier, dtype=torch.float64),
+            "num_timesteps": torch.tensor(model.num_timesteps),
+            "n_updates": torch.tensor(model._n_updates),
+        }
+        tensors |= {f"policy.{name}": value for name, value in model.policy.state_dict().items()}
+        for number, state in model.policy.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
+        return tensors
+
+    def restore(self, tensors: dict[str, Tensor], source: object) -> None:
+        """Take over what `state` returned, all or nothing."""
+        model = self.model
+        timesteps, updates = (count(tensors, name, source) for name in ("num_timesteps", "n_updates"))
+        saved = checked(tensors, _entries(model, timesteps, updates), source)
+        optimizer = model.policy.optimizer.state_dict()
+        for name, value in under("optimizer", saved).items():
+            place, field = name.split(".")
+            optimizer["state"].setdefault(int(place), {})[field] = value
+        model.multiplier, model.num_timesteps, model._n_updates = float(saved["multiplier"]), timesteps, updates
+        model.policy.load_state_dict(under("policy", saved))
+        model.policy.optimizer.load_state_dict(optimizer)
+
+    def finish(self, folder: RunFolder) -> None:
+        """The law for the prompts that training did not see, with their tree, in the folder held-out/ of the run."""
+        settings = self.settings
+        if settings.split != "train":
+            return
+        whole = open_tree(settings.tree)
+        tree = subset(whole, split_prompts(whole, "test"), settings.candidates, settings.blocks)
+        unseen = dataclasses.replace(self.env.problem, tree=tree)
+        beside = RunFolder(folder.path / "held-out")
+        save_tree(unseen.tree, beside.tree)
+        held_out = evaluate_deterministic(self.model, CovertWatermarkEnv(problem=unseen, objective=self.objective))
+        save_law(held_out.law, beside.law)
+        say(f"{beside.law}: {summary(held_out, unseen, self.objective)}")
 
 
 def make_model(arguments: dict[str, Any], settings: RunSettings) -> PPOLagrangian:
-    """The learner of the settings before its first rollout."""
-    constants = settings.ppo
+    """The learner of the settings before its first rollout, on environments with these arguments."""
+    constants = _constants(settings)
     env = LogitVecEnv(constants.copies, **arguments)
     blocks = env.env_method("identity")[0]["blocks"]
     return PPOLagrangian(
@@ -125,128 +155,36 @@ def make_model(arguments: dict[str, Any], settings: RunSettings) -> PPOLagrangia
     )
 
 
-class _Recorder(LawEvaluation):
-    """Evaluations of a run: a row of metrics, a line of progress, a checkpoint; between rollouts, a wish to stop."""
+class _Pauses(BaseCallback):
+    """Calls the harness before every rollout and after the last one."""
 
-    def __init__(
-        self,
-        env: CovertWatermarkEnv,
-        problem: Problem,
-        folder: RunFolder,
-        settings: RunSettings,
-        log: TrainingLog,
-        interrupts: Interrupts,
-        bar: Any,
-    ) -> None:
-        super().__init__(env, settings.ppo.evaluate_every)
-        self.problem, self.folder, self.settings, self.log = problem, folder, settings, log
-        self.interrupts, self.bar = interrupts, bar
-        self.since: tuple[float, int] | None = None
-
-    def report(self, metrics: dict[str, float]) -> None:
-        """Write the numbers of the last rollout and of this evaluation."""
-        seen = {
-            name: float(value)
-            for name, value in self.logger.name_to_value.items()
-            if name.startswith(("rollout/", "train/"))
-        }
-        metrics = {"eval/best_feasible_rate": math.nan, **seen, **metrics, "time/fps": self._steps_per_second()}
-        self.log.add(self.num_timesteps, metrics)
-        self.bar.update(self.num_timesteps - self.bar.n)
-        line = progress(metrics, self.settings.epsilon, self.model.multiplier)
-        if self.bar.disable:
-            say(f"step {self.num_timesteps} of {self.bar.total}: {line}")
-        else:
-            self.bar.set_postfix_str(line)
-        _save_checkpoint(self.folder, self.model, self.best, self.log)
-        self.since = time.perf_counter(), self.num_timesteps
-
-    def finish(self) -> Evaluation:
-        """Give the model its best parameters and save their law."""
-        self.restore_best()
-        evaluation = evaluate_deterministic(self.model, self.env, self.problem)
-        save_law(evaluation.law, self.folder.law)
-        return evaluation
-
-    def _on_training_start(self) -> None:
-        # A resumed run was evaluated where it stopped, if an evaluation was due there.
-        self.skip = self.num_timesteps if self.num_timesteps > 0 else None
+    def __init__(self, pause: Callable[[], None]) -> None:
+        super().__init__()
+        self.pause = pause
 
     def _on_rollout_start(self) -> None:
-        self._check_finite()
-        if self.num_timesteps == self.skip:
-            self.rollouts += 1
-        else:
-            super()._on_rollout_start()
-        if self.interrupts.received is not None:
-            _save_checkpoint(self.folder, self.model, self.best, self.log)
-            self.finish()
-            raise InterruptedRunError(
-                self.interrupts.received,
-                f"stopped after step {self.num_timesteps} of {self.bar.total}; "
-                f"go on with: python train.py --run {self.folder.path} --resume",
-            )
+        self._pause()
+
+    def _on_step(self) -> bool:
+        return True
 
     def _on_training_end(self) -> None:
-        self._check_finite()
-        super()._on_training_end()
+        self._pause()
 
-    def _check_finite(self) -> None:
-        """The loss of a step is checked before the step, so the last one of a rollout may leave anything."""
+    def _pause(self) -> None:
+        """Check what the last step left, since the loss is checked before a step only, and call the harness."""
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.policy.parameters()):
-            raise FloatingPointError("a parameter of the policy is not finite")
-
-    def _steps_per_second(self) -> float:
-        if self.since is None:
-            return 0.0
-        speed: float = (self.num_timesteps - self.since[1]) / (time.perf_counter() - self.since[0])
-        return speed
+            raise FloatingPointError("the policy is not finite")
+        self.pause()
 
 
-def _save_checkpoint(folder: RunFolder, model: PPOLagrangian, best: BestPolicy | None, log: TrainingLog) -> None:
-    """Everything that the rest of the run depends on; random numbers come from the seed and the step."""
-    tensors = {
-        "multiplier": torch.tensor(model.multiplier, dtype=torch.float64),
-        "num_timesteps": torch.tensor(model.num_timesteps),
-        "n_updates": torch.tensor(model._n_updates),
-    }
-    tensors |= {f"policy.{name}": value for name, value in model.policy.state_dict().items()}
-    for number, state in model.policy.optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
-    stored = None
-    if best is not None:
-        tensors |= {f"best.{name}": value for name, value in best.parameters.items()}
-        stored = StoredBest(best.timesteps, best.rate)
-    save_checkpoint(folder, tensors, dataclasses.asdict(About(log.fingerprint, stored)))
-
-
-def _restore(folder: RunFolder, model: PPOLagrangian) -> tuple[BestPolicy | None, Begun]:
-    """Put a model where the checkpoint was taken; returns the best so far and the metrics to go on from.
-
-    Raises:
-        ValueError: an entry of the checkpoint is wrong; the model is as it was.
-    """
-    tensors, meta = load_checkpoint(folder)
-    timesteps = count(tensors, "num_timesteps", folder.checkpoint)
-    about = read_about(meta, timesteps, folder.checkpoint)
-    updates = count(tensors, "n_updates", folder.checkpoint)
-    entries = _entries(model, timesteps, updates)
-    if about.best is not None:
-        entries |= like(model.policy.state_dict(), "best")
-    saved = checked(tensors, entries, folder.checkpoint)
-    optimizer = model.policy.optimizer.state_dict()
-    for name, value in under("optimizer", saved).items():
-        place, field = name.split(".")
-        optimizer["state"].setdefault(int(place), {})[field] = value
-    model.multiplier, model.num_timesteps, model._n_updates = float(saved["multiplier"]), timesteps, updates
-    model.policy.load_state_dict(under("policy", saved))
-    model.policy.optimizer.load_state_dict(optimizer)
-    best = BestPolicy(about.best.at, about.best.rate, under("best", saved)) if about.best is not None else None
-    return best, Begun(timesteps, about.metrics)
+def _constants(settings: RunSettings) -> PPOSettings:
+    assert isinstance(settings.constants, PPOSettings)
+    return settings.constants
 
 
 def _entries(model: PPOLagrangian, timesteps: int, updates: int) -> dict[str, Entry]:
-    """What a checkpoint of so many steps holds beside the best policy; before the first there is nothing of Adam.
+    """What a checkpoint of so many steps holds; before the first there is nothing of Adam.
 
     A rollout has up to `n_epochs` epochs, and an epoch up to as many steps of Adam as a rollout has blocks.
     """

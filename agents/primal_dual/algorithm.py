@@ -13,11 +13,12 @@ from torch import Tensor
 from agents.common.checkpoints import COUNT, Entry, adam, checked, count, like, under
 from agents.common.multiplier import dual_ascent
 from agents.common.policies import SoftmaxPolicy, softmax_policy
-from agents.common.settings import LearnerSettings, PolicySettings
+from agents.common.settings import PolicySettings
+from agents.primal_dual.agent import LearnerSettings
 from agents.primal_dual.row_adam import RowAdam
-from wm_env.information import measure
 from wm_env.law import BlockLaw, advance, induced_cover
-from wm_env.problem import BlockTensors, Objective, Problem
+from wm_env.objectives import Objective
+from wm_env.problem import BlockTensors, Problem
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class AutogradLagrangian:
     def __init__(
         self, problem: Problem, objective: Objective, dtype: torch.dtype = torch.float64, device: str = "cpu"
     ) -> None:
-        self.objective = objective
+        self.objective, self.cost = objective, problem.cost
         self.gamma = problem.gamma
         self.prior = torch.as_tensor(problem.tree.prior, dtype=dtype, device=device)
         self.blocks = tensors_on(problem, dtype, device)
@@ -61,7 +62,7 @@ class AutogradLagrangian:
         state_probs = self.prior
         for number, block in enumerate(self.blocks):
             law = self.objective(BlockLaw(state_probs, block.cover, block.symbol, *policy(number)))
-            measured = measure(law)
+            measured = self.objective.measure(law, self.cost)
             weight = self.gamma ** (number + 1)
             rate = rate + weight * measured.rate
             cost = cost + weight * measured.cost

@@ -3,12 +3,13 @@
 Write p = Z(s) P(u|s) W(x|u,s) for the joint law of a block, w = gamma^b and V' for the value to go, the derivative of
 the later blocks' objective with respect to Z'. The derivative of the whole objective with respect to p is
 
-    g(s,u,x) = w log2 [P(u|x) / P(u|s)] - w beta/2 sign(P~(x|s) - P(x|s)) + V'(child(s,x)),
+    g(s,u,x) = w log2 [P(u|x) / P(u|s)] - w beta d(s,x) + V'(child(s,x)),
 
 and a softmax turns it into Z P(u|s) W(x|u,s) (g - E[g|u,s]) for the logits of W and Z P(u|s) (E[g|u,s] - E[g|s]) for
-those of P(u|s). Where no other state has the token block x, P(u|x) = P(u|s) W(x|u,s) / P~(x|s), so the logits give
-the logarithm for free; only token blocks that states share need the table P(x,u). V = E[g|s] + w beta/2 sum_x
-P(x|s) sign(..) is the value of the state, handed to the block before.
+those of P(u|s). d is the slope of the cost (`wm_env.costs`), sign(P~(x|s) - P(x|s)) / 2 for the total variation. Where
+no other state has the token block x, P(u|x) = P(u|s) W(x|u,s) / P~(x|s), so the logits give the logarithm for free;
+only token blocks that states share need the table P(x,u). The value of a state, handed to the block before, is
+V = E[g|s] + w beta (sum_x P~(x|s) d(s,x) - D(s)), D(s) the state's divergence.
 
 Under the coded objective the message word A = V_M* is uniform and U is drawn from P(u|A,s). Then P(u|s) above is
 2^-l P(u|A(u),s), a softmax within each word, and log2 [P(A|x) / 2^-l] stands for the first term of g.
@@ -30,9 +31,11 @@ from agents.common.policies import OUTSIDE, SoftmaxPolicy
 from agents.common.slots import candidate_slots
 from agents.primal_dual.algorithm import Outcome, tensors_on
 from wm_env.coded import label_bits
-from wm_env.information import LN2, total_variation
+from wm_env.costs import Cost
+from wm_env.information import LN2
 from wm_env.law import advance
-from wm_env.problem import BlockTensors, Objective, Problem
+from wm_env.objectives import Objective
+from wm_env.problem import BlockTensors, Problem
 
 CHUNK_BYTES = 1 << 22
 """Size of a table of one chunk of states: small enough for the caches, enough rows for the matrix products."""
@@ -140,6 +143,7 @@ class ClosedFormLagrangian:
         device: str = "cpu",
     ) -> None:
         words = _message_words(objective, labels)
+        self.cost = problem.cost
         self.prior = torch.as_tensor(problem.tree.prior, dtype=dtype, device=device)
         self.blocks = tuple(
             _tables(block, problem.gamma ** (number + 1), labels, words)
@@ -160,12 +164,13 @@ class ClosedFormLagrangian:
         rate = cost = self.prior.new_zeros(())
         value: Tensor | None = None
         for tables, rows, sweep in zip(self.blocks[::-1], policy.rows[::-1], sweeps[::-1], strict=True):
-            bonus = _bonus(tables, sweep, multiplier, value)
+            bonus = _bonus(tables, sweep, self.cost, multiplier, value)
             state_value = _backward(tables, policy, rows, sweep, bonus)
-            value = tables.weight * (state_value / LN2 + multiplier / 2 * _signed_cover(tables, sweep))
+            excess = self.cost.excess(sweep.induced, tables.block.cover)
+            value = tables.weight * (state_value / LN2 + multiplier * excess)
             block_rate = sweep.state_probs @ (state_value - (sweep.induced * bonus).sum(1)) / LN2
             rate = rate + tables.weight * block_rate
-            cost = cost + tables.weight * (sweep.state_probs @ total_variation(sweep.induced, tables.block.cover))
+            cost = cost + tables.weight * (sweep.state_probs @ self.cost(sweep.induced, tables.block.cover))
         return Outcome(rate, cost)
 
 
@@ -222,19 +227,14 @@ def _within(rows: slice, states: slice) -> slice:
     return slice(rows.start + states.start, rows.start + states.stop)
 
 
-def _bonus(tables: _Tables, sweep: _Forward, multiplier: Tensor, later: Tensor | None) -> Tensor:
+def _bonus(tables: _Tables, sweep: _Forward, cost: Cost, multiplier: Tensor, later: Tensor | None) -> Tensor:
     """The terms of g / (w / ln 2) that do not depend on u: cost and value to go, shape (N, Q)."""
     block = tables.block
-    bonus = -multiplier * LN2 / 2 * torch.sign(sweep.induced - block.cover)
+    bonus = -multiplier * LN2 * cost.slope(sweep.induced, block.cover)
     if later is None:
         return bonus
     to_go = torch.where(block.child >= 0, later[block.child.clamp_min(0)], 0)
     return bonus + to_go * LN2 / tables.weight
-
-
-def _signed_cover(tables: _Tables, sweep: _Forward) -> Tensor:
-    """sum_x P(x|s) sign(P~(x|s) - P(x|s)), shape (N,)."""
-    return (tables.block.cover * torch.sign(sweep.induced - tables.block.cover)).sum(1)
 
 
 def _score_posterior(tables: _Tables, sweep: _Forward, chunk: _Chunk) -> None:
@@ -305,6 +305,8 @@ def _by_slot(problem: Problem, dtype: torch.dtype, device: str) -> list[BlockTen
 
 def _message_words(objective: Objective, labels: int) -> int:
     """2^l message words, whose labels are side by side if M* are the first free positions of V."""
+    if not objective.closed_form:
+        raise ValueError(f"objective={objective.name!r}: no closed form of the gradient is known; use autograd")
     bits, free = len(objective.message_set), objective.block_length - label_bits(labels)
     if objective.message_set != tuple(range(free, free + bits)):
         raise ValueError(

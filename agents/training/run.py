@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from agents.common.evaluation import Evaluation, evaluate_law, law_metrics
-from agents.common.log import TrainingLog
+from agents.common.evaluation import Evaluation
 from agents.common.runs import (
     RunFolder,
     check_names,
@@ -19,15 +18,14 @@ from agents.common.runs import (
     locked,
     read_config,
 )
-from agents.common.settings import RunSettings
-from agents.planner.adaptive import plan_adaptive
-from agents.planner.coded import plan_coded
-from agents.planner.rate import plan
-from agents.training.loop import train_primal_dual
+from agents.common.settings import AgentSettings, RunSettings
+from agents.table import AGENTS, agent_of, settings_from_json
+from agents.training.loop import fit
 from wm_env.common.files import check_writable
 from wm_env.common.threads import torch_threads
-from wm_env.law import save_law
-from wm_env.problem import Objective, Problem, make_objective, open_tree, split_prompts
+from wm_env.costs import cost_of
+from wm_env.objectives import Objective, make_objective
+from wm_env.problem import Problem, open_tree, split_prompts
 from wm_env.tree import load_tree, subset
 
 
@@ -59,6 +57,7 @@ def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
         OSError: the folder exists already or cannot be written, or there is no such tree file.
         ValueError: settings that are out of range or do not fit the tree.
     """
+    settings = _with_constants(settings)
     settings.check()
     check_names(run=str(path), tree=settings.tree)
     check_writable(path, "choose another --run")
@@ -71,7 +70,7 @@ def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
         raise ValueError(f"prompts={prompts}: split {settings.split!r} of this tree has 1 to {len(rows)}")
     settings = dataclasses.replace(settings, prompts=prompts, candidates=candidates)
     tree = subset(whole, rows[:prompts], candidates, settings.blocks)
-    problem = Problem(tree, settings.epsilon, settings.gamma, settings.labels)
+    problem = Problem(tree, settings.epsilon, settings.gamma, settings.labels, cost_of(settings.cost))
     _check_discount(settings, problem)
     objective = _objective(settings, problem)
     folder = create_run(path, problem.tree, settings.to_json(), command)
@@ -86,7 +85,7 @@ def read_settings(path: Path) -> RunSettings:
         ValueError: its configuration is damaged.
     """
     folder = RunFolder(path)
-    return RunSettings.from_json(read_config(folder)["settings"], folder.config)
+    return settings_from_json(read_config(folder)["settings"], folder.config)
 
 
 def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> Run:
@@ -103,7 +102,7 @@ def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> 
         if before != now and field.name != "iterations":
             raise ValueError(f"{path} was started with {field.name}={before}, not {now}: leave it out to go on")
     folder = RunFolder(path)
-    if settings.agent == "planner" and folder.law.exists():
+    if AGENTS[settings.agent].exact and folder.law.exists():
         raise ValueError(f"{path} was made by the {settings.agent}, which has nothing to resume: start a new run")
     settings.check()
     check_names(run=str(path), tree=settings.tree)
@@ -112,7 +111,7 @@ def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> 
     tree = load_tree(folder.tree)
     if tree.fingerprint != read_config(folder)["tree_fingerprint"]:
         raise ValueError(f"{folder.tree} is not the tree that this run was started with: put that one back")
-    problem = Problem(tree, settings.epsilon, settings.gamma, settings.labels)
+    problem = Problem(tree, settings.epsilon, settings.gamma, settings.labels, cost_of(settings.cost))
     _check_discount(settings, problem)
     begun = folder.checkpoint.exists()
     if not begun and folder.law.exists():
@@ -135,45 +134,22 @@ def train(run: Run) -> Evaluation:
         if not run.resume:
             end_of_resumed(run.folder, 0, run.settings.iterations)
         with torch_threads(run.settings.threads):
-            return _train(run)
+            learner = agent_of(run.settings.agent).learner(run.problem, run.objective, run.settings)
+            return fit(run.folder, run.problem, run.objective, run.settings, learner, run.resume)
 
 
-def _train(run: Run) -> Evaluation:
-    if run.settings.agent == "planner":
-        return _train_planner(run)
-    if run.settings.agent == "ppo":
-        # Imported only here: the other agents do without Stable-Baselines3.
-        from agents.ppo_lagrangian.training import train_ppo
-
-        return train_ppo(run.folder, run.problem, run.settings, run.resume)
-    return train_primal_dual(run.folder, run.problem, run.objective, run.settings, run.resume)
-
-
-def _train_planner(run: Run) -> Evaluation:
-    settings, tree = run.settings, run.problem.tree
-    message_bits = None
-    if settings.message_bits == "auto":
-        planned = plan_adaptive(tree, settings.epsilon, settings.gamma, settings.labels, settings.dither_bits)
-        blocks, message_bits = planned.law.blocks, planned.bits
-    elif (bits := settings.coded_bits) is not None:
-        blocks = plan_coded(tree, bits, settings.epsilon, settings.gamma, settings.labels).law.blocks
-    else:
-        blocks = plan(tree, settings.epsilon, settings.gamma, settings.labels).law.blocks
-    evaluation = evaluate_law(
-        run.problem, run.objective, lambda number, _: (blocks[number].p_label, blocks[number].p_candidate)
-    )
-    evaluation = dataclasses.replace(evaluation, message_bits=message_bits)
-    save_law(evaluation.law, run.folder.law)
-    with TrainingLog(run.folder) as log:
-        metrics = law_metrics(evaluation, run.problem, run.objective)
-        log.add(0, metrics)
-        log.add_laws(0, evaluation.law)
-        log.add_settings(settings.to_json(), metrics)
-    return evaluation
+def _with_constants(settings: RunSettings) -> RunSettings:
+    """The settings with the usual constants of their agent, if they have none."""
+    usual = agent_of(settings.agent).constants
+    if type(settings.constants) is AgentSettings:
+        return dataclasses.replace(settings, constants=usual)
+    if type(settings.constants) is not type(usual):
+        raise ValueError(f"constants={settings.constants}: {type(usual).__name__} are needed for {settings.agent}")
+    return settings
 
 
 def _objective(settings: RunSettings, problem: Problem) -> Objective:
-    return make_objective(settings.objective, problem.tree.block_length, settings.labels, settings.coded_bits)
+    return make_objective(settings.objective, problem.tree.block_length, settings.labels, settings.bits_of_message)
 
 
 def _check_device(settings: RunSettings) -> None:
@@ -183,7 +159,7 @@ def _check_device(settings: RunSettings) -> None:
 
 def _check_discount(settings: RunSettings, problem: Problem) -> None:
     blocks = len(problem.blocks)
-    if settings.agent != "planner" and settings.gamma**blocks < torch.finfo(torch.float32).tiny:
+    if not AGENTS[settings.agent].exact and settings.gamma**blocks < torch.finfo(torch.float32).tiny:
         raise ValueError(
             f"gamma={settings.gamma}: gamma^{blocks} is 0 in float32, in which learners compute: take a larger one, or "
             "--agent planner"

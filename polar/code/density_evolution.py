@@ -13,15 +13,15 @@ its mean kept, which can only lower the entropy: the reported entropies are lowe
 the two-point grid and its entropies are exact.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from scipy.special import entr
 
 from wm_env.common.arrays import Floats
-from wm_env.information import entropy
 
 NODES_AT_ONCE = 256
 """Positions that one sparse product handles; bounds the memory of a step."""
@@ -62,8 +62,13 @@ def polarise(crossover: Floats, probs: Floats, levels: int) -> Polarisation:
     steps = _steps(grid)
     for _ in range(levels):
         mass = _polarise_once(mass, steps)
-    bits = entropy(torch.from_numpy(np.stack((grid, 1 - grid), -1))).numpy()
+    bits = (entr(grid) + entr(1 - grid)) / math.log(2)
     return Polarisation(entropy=bits @ mass, deficit=(1 - bits) @ mass, certain=mass[-1])
+
+
+def variation_bound(divergence_bits: float) -> float:
+    """Pinsker: total variation <= sqrt(D ln(2) / 2), D in bits; at most 1. With a uniform pad, for every message."""
+    return min(1.0, math.sqrt(divergence_bits * math.log(2) / 2))
 
 
 def _grid(crossover: Floats) -> Floats:

@@ -13,7 +13,6 @@ The scheme `parallel` uses the levels and the bound; `choose_sets`, `positions_w
 research (`polar.code.memoryless`, benchmarks/memoryless.py), and no command calls them.
 """
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +67,7 @@ class Spectrum:
     Attributes:
         deficit: 1 - H(V_i | V^{i-1}, S^n), bits.
         certain: probability that V^{i-1} and S^n determine V_i.
-        decoder_entropy: H(V_i | V^{i-1}, Y^n), bits.
+        decoder_entropy: H(V_i | V^{i-1}, Y^n), bits; exact for erasure laws, otherwise a lower bound.
     """
 
     deficit: Floats
@@ -163,8 +162,10 @@ def choose_sets(
 ) -> IndexSets:
     """Message set: the `positions` decodable positions of all levels that are nearest to uniform given the state.
 
-    A position is decodable as long as the entropies of all decodable ones sum to at most `decoding_budget` bits. Any
-    other is fixed to a key bit where that is the lesser evil: 1 - H given the state below H given what is received.
+    Positions count as decodable, cheapest first, while their entropies sum to at most `decoding_budget` bits. For erasure
+    laws that sum bounds the block error by a union; for other laws the entropies are lower bounds and the choice is a
+    design rule: the block error has to be measured. Any other position is fixed to a key bit where that is the lesser
+    evil: 1 - H given the state below H given what is received.
 
     Args:
         polarised: the entropies.
@@ -206,11 +207,6 @@ def divergence(polarised: Spectrum, sets: IndexSets) -> float:
     """
     forced = sets.message | sets.key
     return float(np.maximum(polarised.deficit - polarised.certain, 0)[forced].sum())
-
-
-def variation_bound(divergence_bits: float) -> float:
-    """Pinsker: total variation <= sqrt(D ln(2) / 2), D in bits; at most 1. With a uniform pad, for every message."""
-    return min(1.0, math.sqrt(divergence_bits * math.log(2) / 2))
 
 
 def expected_dead_ends(polarised: Spectrum, sets: IndexSets) -> float:

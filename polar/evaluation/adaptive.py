@@ -16,11 +16,11 @@ from polar.code.adaptive import (
 )
 from polar.code.decoders import observations
 from polar.evaluation.covertness import text_variation, untruncated_bound
-from polar.evaluation.montecarlo import block_interval
 from polar.evaluation.points import AdaptivePoint
+from wm_env.common.intervals import block_interval
 from wm_env.information import total_variation
 from wm_env.law import JointLaw
-from wm_env.theory.limits import error_free_bits
+from wm_env.theory.error_free import error_free_bits
 from wm_env.tree import StateTree
 
 

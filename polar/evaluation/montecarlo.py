@@ -1,18 +1,17 @@
 """Transmissions with real messages, keys and random draws, beside the exact evaluation."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv
 from torch import Tensor
 
 from polar.code.codec import encode_blocks
 from polar.code.construction import BlockCode
 from polar.code.key_schedule import KeySchedule
 from wm_env.common.arrays import Ints
+from wm_env.common.intervals import block_interval
 from wm_env.law import BlockLaw
 
 
@@ -80,12 +79,3 @@ def estimate_errors(sent: Sequence[Ints], received: Sequence[Ints], message_bits
     return ErrorEstimate(
         float(wrong.mean()), float((difference != 0).mean()), block_interval(float(wrong.sum()), len(wrong))
     )
-
-
-def block_interval(successes: float, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper-Pearson interval of a rate; a fractional number of successes is rounded outwards."""
-    tail = (1 - confidence) / 2
-    fewest, most = math.floor(successes), math.ceil(successes)
-    low = betaincinv(fewest, trials - fewest + 1, tail) if fewest > 0 else 0.0
-    high = betaincinv(most + 1, trials - most, 1 - tail) if most < trials else 1.0
-    return float(low), float(high)

@@ -63,7 +63,8 @@ class AdaptivePoint(CodeFigures):
 
     Attributes:
         mean_bits: E[l], bits per block.
-        limit: no code of a decoder that knows the state has more bits without error at `tv_mean`, with any key.
+        limit: no code whose length is a function of state and key has more bits without error at `tv_mean` and this
+            law of the states, with any key.
         longest: the most bits of any state.
         dither_bits: d, bits of the key beyond the pad.
         share_by_length: probability of the states with 0, 1, ..., longest bits.

@@ -38,17 +38,19 @@ surplus      key bits beyond the message: none, there are none; frozen, they fix
 {DECODER_LINE}
 {STATE_LINE}
 BER, BLER    fractions of message bits that are wrong and of blocks with a wrong one, exact; measured, BER over texts
-limit        no code of one block with this number of bits and the TV of this line has a smaller error, for states as
-             likely as under this law
+limit        no code with this number of bits and the TV of this line has a smaller error, for a decoder that knows at
+             most the state, and states as likely as under this law; a code that leads to other states may have less
 TV mean, TV max, TV text
              of the code with its keys: of a block, mean and largest over the messages; of whole texts, mean
 TV real model <=
-             bound on the TV to texts of the model before it was truncated to the tree
+             bound on the TV to texts of the model before it was truncated to the tree; for a sampled pool the bound is
+             the mean over pools, of which this is one sample
 no word      probability that the state allows no word with the bits that are to be sent
 points       one for every choice of bits, keys, surplus, decoder and state, all in results.json; a key that only pads
              is no longer than the message
 key of l bits, any key
-             limits for a key as long as the message, and for one of any length"""
+             limits for every use of as many key bits as message bits, and for a key of any length; that of bit errors
+             is a bound which codes need not reach"""
 
 _Column = tuple[str, Callable[[OperatingPoint], str]]
 
@@ -215,7 +217,7 @@ def adaptive_table(point: AdaptivePoint, block_length: int) -> str:
     return "\n".join(
         [
             f"{point.mean_bits:.3f} bits per block, {point.mean_bits / block_length:.4f} bits per token "
-            f"(limit at this TV without errors {point.limit / block_length:.4f}); dither {point.dither_bits} bits; "
+            f"(limit at this TV without errors, length by state and key, {point.limit / block_length:.4f}); dither {point.dither_bits} bits; "
             f"share of states by bits {lengths}",
             f"BER {point.ber:.4f} (measured {measured(point)}), BLER {point.bler:.4f}, TV mean {point.tv_mean:.4f}, "
             f"TV max {point.tv_max:.4f}, TV text {or_dash(point.tv_text)}, "

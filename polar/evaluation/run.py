@@ -25,6 +25,7 @@ from polar.evaluation.report import (
 from polar.evaluation.settings import EvaluationSettings
 from wm_env.common.figures import save_figure
 from wm_env.common.files import check_output, write_json
+from wm_env.costs import cost_of
 from wm_env.information import law_totals, measure, text_total_variation
 from wm_env.law import JointLaw
 from wm_env.optimum import FEASIBLE
@@ -100,10 +101,12 @@ def evaluate_run(
 
 def over_budget(task: RunTask, law: JointLaw) -> str | None:
     """One line if a law costs more than the budget of its run."""
-    cost = law_totals(law.blocks, task.gamma).cost
+    kind = cost_of(task.cost)
+    cost = law_totals(law.blocks, task.gamma, kind).cost
     if task.epsilon is None or cost <= task.epsilon + FEASIBLE:
         return None
-    return f"over its budget: the blocks cost {cost:.4f} in all, and the run was allowed {task.epsilon:g}"
+    told = f"{cost:.4f}{kind.unit and f' {kind.unit}'}"
+    return f"over its budget: the blocks cost {told} in all, and the run was allowed {task.epsilon:g}"
 
 
 def figure_title(run: FinishedRun, law: JointLaw) -> str:

@@ -19,27 +19,25 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
+from polar.text.derivation import KeyStream, MessageKeys
 from polar.text.framing import (
-    CHECK_BITS,
     LONGEST_HEADER,
     SHORT_HEADER,
     BitString,
     Message,
     frame_length,
-    is_header_start,
+    header_end,
+    is_frame_start,
     make_frame,
     open_frame,
+    payload_bits,
 )
-from polar.text.keys import KeyStream, MessageKeys
+from polar.text.scheme import Attempt, NoMessageError
 
 GUARD = 128
 
-Reader = Callable[[bytes, int], int | None]
+ReadOption = Callable[[bytes, int], int | None]
 """(text, position) -> the index of the option that the text shows there, None if it shows none."""
-
-
-class NoMessageError(Exception):
-    """The text carries no message of this key, nonce and prompt; the argument says how that shows."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class Side(Protocol):
     def done(self) -> bool:
         """Whether the whole frame is embedded, or read."""
 
-    def choose(self, weights: Sequence[int], read: Reader) -> int:
+    def choose(self, weights: Sequence[int], read: ReadOption) -> int:
         """Choose one of the options, narrow the interval to it and return its index.
 
         The receiver calls `read` to see what the sender chose.
@@ -103,8 +101,9 @@ class Sender:
 
     def __init__(self, message: Message, keys: MessageKeys, most_tokens: int, patience: int) -> None:
         """Send `message` in at most `most_tokens` tokens, of which any `patience` in a row must carry a bit."""
-        self.frame = make_frame(message, keys.check)
+        self.frame = make_frame(message, keys)
         self.interval = Interval()
+        self._message = message
         self._pad = keys.stream("pad")
         self._most_tokens = most_tokens
         self._patience = patience
@@ -115,7 +114,11 @@ class Sender:
         """As in `Side`."""
         return self.interval.is_within(self.frame.length)
 
-    def choose(self, weights: Sequence[int], read: Reader) -> int:
+    def progress(self) -> tuple[int, int, str]:
+        """(bits of the frame that are in the text, bits of the frame, what they are)."""
+        return min(self.interval.information(), self.frame.length), self.frame.length, "bits"
+
+    def choose(self, weights: Sequence[int], read: ReadOption) -> int:
         """As in `Side`."""
         sums = list(accumulate(weights))
         interval = self.interval.refined(sums[-1])
@@ -145,14 +148,14 @@ class Sender:
                 "use another prompt or a higher temperature"
             )
         if count >= self._most_tokens:
-            raise MessageTooLongError(count, bits, self.frame.length)
+            raise MessageTooLongError(count, bits, self.frame.length, self.frame.length - payload_bits(self._message))
 
 
 class MessageTooLongError(ValueError):
     """The text may not be as long as the message needs."""
 
-    def __init__(self, tokens: int, bits: int, needed: int) -> None:
-        fits = max(0, bits - SHORT_HEADER - CHECK_BITS) // 8
+    def __init__(self, tokens: int, bits: int, needed: int, overhead: int) -> None:
+        fits = max(0, bits - overhead) // 8
         super().__init__(
             f"the message does not fit: its frame has {needed} bits, {tokens} tokens carried {bits}; "
             f"after this prompt a message of about {fits} bytes fits, or allow more blocks"
@@ -183,7 +186,7 @@ class Receiver:
         self.log2_evidence = 0.0
         self.text = text
         self.position = 0
-        self._check = keys.check
+        self._keys = keys
         self._pad = keys.stream("pad")
         self._refuted: set[BitString] = set()
         self._log2_product = 0.0
@@ -193,7 +196,7 @@ class Receiver:
         """As in `Side`."""
         return self.message is not None
 
-    def choose(self, weights: Sequence[int], read: Reader) -> int:
+    def choose(self, weights: Sequence[int], read: ReadOption) -> int:
         """As in `Side`.
 
         Raises:
@@ -229,20 +232,31 @@ class Receiver:
         self._log2_product += log2_evidence
         self.log2_evidence = max(self.log2_evidence, self._log2_product)
 
+    def follow(self, walk: Callable[[], object]) -> Attempt:
+        """What the text says once `walk` has gone through it with this receiver as its side."""
+        reason = ""
+        try:
+            walk()
+        except NoMessageError as error:
+            reason = str(error)
+        return Attempt(self.message, self.attempts, self.log2_evidence, reason)
+
     def _look_for_frame(self) -> None:
         """Open the frames that may be complete; see whether any may still become so."""
-        if not self.interval.is_within(SHORT_HEADER):
+        check_bits = self._keys.check_bits
+        if not self.interval.is_within(check_bits + SHORT_HEADER):
             return
         possible = False
         for start in self._possible_starts():
-            if not is_header_start(start):
+            if not is_frame_start(start, self._keys):
                 continue
-            length = frame_length(start) if self.interval.is_within(LONGEST_HEADER) else None
-            if length is None:
-                possible |= not self.interval.is_within(LONGEST_HEADER)
-            elif not self.interval.is_within(length):
+            if not self.interval.is_within(header_end(start, self._keys)):
                 possible = True
-            elif self._open(length):
+                continue
+            length = frame_length(start, self._keys)
+            if length is not None and not self.interval.is_within(length):
+                possible = True
+            elif length is not None and self._open(length):
                 return
         if not possible:
             raise NoMessageError("what was read is no frame of this key")
@@ -254,7 +268,7 @@ class Receiver:
         precision = self.interval.precision
         ends = {self.interval.low, self.interval.low + self.interval.width - 1}
         plain = (BitString(end ^ self._pad.leading(precision), precision) for end in sorted(ends))
-        return [bits.first(min(precision, LONGEST_HEADER)) for bits in plain]
+        return [bits.first(min(precision, self._keys.check_bits + LONGEST_HEADER)) for bits in plain]
 
     def _open(self, length: int) -> bool:
         """Decrypt the only frame of this length in the interval, if there is one, and check it."""
@@ -268,7 +282,7 @@ class Receiver:
         if frame not in self._refuted:
             self.attempts += 1
             self._refuted.add(frame)
-            self.message = open_frame(frame, self._check)
+            self.message = open_frame(frame, self._keys)
         return self.message is not None
 
 

@@ -1,23 +1,34 @@
 """What sender and receiver have in common: a model with a prompt in front of it, and the settings."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
-from polar.text.keys import MessageKeys
+from polar.text.canonical import CanonicalRule, canonical_prompt
 from polar.text.settings import Settings
-from polar.text.sources import ModelSource, PoolSource, open_vocabulary
+from polar.text.sources import ModelSource, open_vocabulary
 from polar.text.vocabulary import Vocabulary
 from wm_env.lm.models.masked_lm import MaskedLM
-from wm_env.lm.text import token_bytes
 
 
 @dataclass(frozen=True)
 class Channel:
-    """A model with a prompt in front of it, and the settings; make one with `open_channel`."""
+    """A model with a prompt in front of it, in canonical form, and the settings; make one with `open_channel`."""
 
     source: ModelSource
-    token_bytes: dict[int, bytes]
-    prompt: bytes
+    prompt: str
     settings: Settings
+
+    @property
+    def strings(self) -> Mapping[int, bytes]:
+        """The bytes of the tokens of the model's tokenizer."""
+        return self.source.lm.text_tokenizer.strings
+
+
+@lru_cache(maxsize=4)
+def rule_of(vocabulary: Vocabulary) -> CanonicalRule:
+    """Which tokens of a vocabulary keep a text in canonical form; made once for many channels."""
+    return CanonicalRule(vocabulary)
 
 
 def open_channel(lm: MaskedLM, prompt: str, settings: Settings, vocabulary: Vocabulary | None = None) -> Channel:
@@ -30,19 +41,16 @@ def open_channel(lm: MaskedLM, prompt: str, settings: Settings, vocabulary: Voca
             longer than the model reads.
     """
     settings.check()
-    for name in ("block_length", "positions"):
-        if getattr(settings, name) > lm.max_length:
-            raise ValueError(f"{name}={getattr(settings, name)}: {lm.name} reads at most {lm.max_length} tokens")
+    vocabulary = open_vocabulary(lm) if vocabulary is None else vocabulary
+    front = canonical_prompt(prompt) if settings.law.form == "canonical" else prompt
+    longest = settings.scheme.longest_step(settings)
+    if longest > lm.max_length:
+        raise ValueError(f"a step has {longest} tokens: {lm.name} reads at most {lm.max_length} tokens")
     source = ModelSource(
         lm=lm,
-        vocabulary=open_vocabulary(lm) if vocabulary is None else vocabulary,
-        prompt=tuple(lm.encode(prompt)),
-        block_length=settings.block_length,
-        temperature=settings.temperature,
+        vocabulary=vocabulary,
+        prompt=tuple(lm.encode(front)),
+        settings=settings.law,
+        rule=rule_of(vocabulary),
     )
-    return Channel(source, token_bytes(lm.tokenizer), prompt.encode(), settings)
-
-
-def pool_source(channel: Channel, keys: MessageKeys) -> PoolSource:
-    """The candidate blocks of one text."""
-    return PoolSource(channel.source, channel.token_bytes, channel.settings.pool_settings(keys.derive("pool")))
+    return Channel(source, front, settings)

@@ -1,30 +1,28 @@
 """What the commands `embed` and `decode` of `python -m polar` do once their input has been read."""
 
 import hashlib
-import math
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from time import process_time
+from typing import TYPE_CHECKING
 
-import torch
-from tqdm import tqdm
-
-from polar.text import decoding
-from polar.text.channel import Channel, open_channel
-from polar.text.decoding import Decoded, decode_parallel, decode_with_law
-from polar.text.embedding import Embedded, embed_with_retries
-from polar.text.framing import BitString, Message, overhead_bits, payload_bits
+from polar.text.canonical import canonical_prompt
+from polar.text.decoding import Decoded, decode_with_record, decode_with_tokenizer
+from polar.text.decoding import decode as decode_with_model
+from polar.text.derivation import text_hash, use_of
+from polar.text.framing import Message
 from polar.text.keys import Key
 from polar.text.ledger import NonceLedger, open_ledger
 from polar.text.options import FIRST_NONCES, Decode, Embed, Model
+from polar.text.output import write_message, write_output
 from polar.text.progress import progress
-from polar.text.records import load_text_law, save_text_law
+from polar.text.received import Seen, nonces_to_try, note_seen, read_seen, what_was_seen
 from polar.text.settings import Settings
 from wm_env.common.command import reason_of, tell
-from wm_env.common.files import naming
-from wm_env.lm.build.cost import estimate, measure_speed
-from wm_env.lm.models.load import load_lm, load_tokenizer
-from wm_env.lm.models.stack import stack_of
+
+if TYPE_CHECKING:
+    from polar.text.channel import Channel
+    from wm_env.lm.tokenizer import TextTokenizer
 
 ATTEMPTS = 4
 """Nonces that are tried when a text cannot be sent."""
@@ -37,23 +35,36 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
         ValueError, OSError: bad input, one line that says what to do.
         RuntimeError: no text could be written, its nonce may be another's, or it got lost on the way out.
     """
-    channel = _open(options.model, prompt, options.settings)
+    from polar.text.embedding import embed_with_retries
+    from polar.text.records import save_record
+    from wm_env.lm.models.stack import stack_of
+
+    channel = _open(options.model, prompt, options.agreement.settings)
+    if not options.ledger_file.exists():
+        tell(
+            f"{options.ledger_file}: a new list of nonces; if this key is a copy, the other end may use the same ones: "
+            "give each end a --sender of its own"
+        )
     with open_ledger(options.ledger_file, tell) as ledger:
-        nonces = _nonces_to_try(options, ledger)
-        if options.settings.scheme == "block":
-            tell(_block_estimate(channel, message))
+        nonces = _nonces_to_use(options, ledger)
+        if line := channel.settings.scheme.estimate(channel, message):
+            tell(line)
         with progress() as report:
             sent = embed_with_retries(channel, message, key, nonces, options.limits, report)
         ledger.record(sent.nonce)
     try:
-        if options.law is not None and sent.law is not None:  # the scheme without a law takes no --law
-            save_text_law(sent.law, options.law)
-            tell(f"{options.law}: the law of the text, fingerprint {sent.law.fingerprint[:16]}")
-        tell(_summary(sent))
+        if options.record is not None and sent.record is not None:  # the scheme without a record takes no --record
+            save_record(sent.record, options.record)
+            tell(f"{options.record}: the record of the text, fingerprint {sent.record.fingerprint[:16]}")
+        tell(sent.summary())
         if sent.nonce >= FIRST_NONCES:
-            tell(_nonce_to_tell(options, sent.nonce))
-        if sent.law is not None:
-            tell(f"written with {stack_of(channel.source.lm)}: a receiver without a law file needs the same")
+            otherwise = "" if options.record is None else " or the record"
+            tell(
+                f"a receiver that has read none of this key's messages tries nonces 0 to {FIRST_NONCES - 1}: it needs "
+                f"--nonce {sent.nonce}{otherwise}"
+            )
+        if sent.record is not None:
+            tell(f"written with {stack_of(channel.source.lm)}: {_what_receivers_need(channel)}")
         write_output(sent.text.encode(), newline=True)
     except (OSError, KeyboardInterrupt) as stop:
         reason = f"{reason_of(stop)}; " if isinstance(stop, OSError) else ""
@@ -61,12 +72,22 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
         raise kind(f"{reason}nonce {sent.nonce} counts as used, as part of its text may be out") from None
 
 
-def _open(model: Model, prompt: str, settings: Settings) -> Channel:
+def _open(model: Model, prompt: str, settings: Settings) -> "Channel":
     """The channel to write or read texts on."""
-    return open_channel(load_lm(model.model, device=model.device, dtype=getattr(torch, model.dtype)), prompt, settings)
+    from polar.text.channel import open_channel
+    from wm_env.lm.models.load import dtype_named, load_lm
+
+    lm = load_lm(model.model, device=model.device, dtype=dtype_named(model.dtype), arithmetic=model.arithmetic)
+    return open_channel(lm, prompt, settings)
 
 
-def _nonces_to_try(options: Embed, ledger: NonceLedger) -> Iterator[int]:
+def _what_receivers_need(channel: "Channel") -> str:
+    if channel.source.lm.is_exact:
+        return "a receiver needs the same on any machine, or the record"
+    return "computed in floats, so a receiver without the record needs the same machine and software"
+
+
+def _nonces_to_use(options: Embed, ledger: NonceLedger) -> Iterator[int]:
     """The nonce that was asked for, or the first few that are free.
 
     Raises:
@@ -86,43 +107,6 @@ def _free_nonces(ledger: NonceLedger) -> Iterator[int]:
         yield nonce
 
 
-def _block_estimate(channel: Channel, message: Message) -> str:
-    """One line on what a message costs in the scheme block: the pools take the time, and how many are needed depends
-    on how evenly each can be divided, so the number of blocks is a least one.
-    """
-    settings, lm = channel.settings, channel.source.lm
-    bits = payload_bits(message) + overhead_bits(message)
-    blocks = math.ceil(bits / math.log2(settings.candidates))
-    pool = settings.pool_settings(b"")
-    context = channel.source.context(())
-    cost = estimate(lm, [context], pool, blocks=1, batch_size=1)
-    seconds = cost.flops / measure_speed(lm, len(context) + settings.block_length, pool)
-    return (
-        f"{bits} bits with the frame, at most log2 {settings.candidates} in a block of {settings.block_length} tokens: "
-        f"{blocks} blocks or more of {cost.canvases} canvases; a block takes about {seconds:.2g} s by the speed just "
-        f"measured, so {tqdm.format_interval(round(blocks * seconds))} or more"
-    )
-
-
-def _summary(sent: Embedded) -> str:
-    """One line on a text: how long it is, what it carries, and how it differs from the model's own."""
-    bits = sent.frame_bits / sent.coded_tokens
-    rejected = f"; {sent.rejected} discarded before it, which could not be sent" if sent.rejected else ""
-    exact = f"TV to {sent.reference} at most {sent.tv_bound:.3g}" if sent.tv_bound else f"exactly {sent.reference}"
-    if sent.tv_estimated:
-        exact += " (97.5 % confidence)"
-    return (
-        f"nonce {sent.nonce}: {sent.payload_bits} bits, {sent.frame_bits} with the frame, in {sent.coded_tokens} of "
-        f"{len(sent.tokens)} tokens ({bits:.2f} bits per token); {exact}{rejected}"
-    )
-
-
-def _nonce_to_tell(options: Embed, nonce: int) -> str:
-    """One line for the sender of a text whose nonce the receiver does not try by itself."""
-    otherwise = "" if options.law is None else " or the law file"
-    return f"decode tries nonces 0 to {FIRST_NONCES - 1} by itself: the receiver needs --nonce {nonce}{otherwise}"
-
-
 def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
     """Print the message of a text; False if there is none.
 
@@ -130,97 +114,95 @@ def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
         ValueError, OSError: bad input, one line that says what to do.
         RuntimeError: the message is not one for a terminal.
     """
-    stack = None
+    settings = options.agreement.settings
+    seen = read_seen(options.ledger_file)
+    if options.nonce is None:
+        nonces = nonces_to_try(seen, settings.sender, options.search or FIRST_NONCES)
+    else:
+        nonces = [options.nonce]
+    start, stack = process_time(), None
     with progress() as report:
-        if options.law is not None:
-            found = _decode_by_law(options.law, options.nonce, key, text, prompt)
-        elif options.settings.scheme == "parallel":
-            tokenizer, front = load_tokenizer(options.model.model), (prompt or "").encode()
-            found = decode_parallel(tokenizer, text, key, options.nonces(), options.settings, front)
+        if options.record is not None:
+            found, settings, front = _decode_by_record(options.record, options.nonce, key, text, prompt)
+        elif not options.needs_model:
+            front = ""
+            found = decode_with_tokenizer(
+                _tokenizer(options.model.model), text, key, nonces, settings, prompt or "", report
+            )
         else:
-            channel = _open(options.model, prompt or "", options.settings)
-            found = decoding.decode(channel, text, key, options.nonces(), report)
-            stack = stack_of(channel.source.lm)
+            from wm_env.lm.models.stack import stack_of
+
+            channel = _open(options.model, prompt or "", settings)
+            front, stack = text_hash(channel.prompt), stack_of(channel.source.lm)
+            found = decode_with_model(channel, text, key, nonces, report)
+    if options.record is None and options.nonce is None:
+        tell(f"{found.tried} of {len(nonces)} nonces tried in {process_time() - start:.1f} s of processor time")
     if found.message is None:
         tell(f"no message: {found.reason} (p-value {found.p_value:.3g})")
-        tell(_what_must_agree(options))
+        tell(_what_must_agree(options, nonces))
         if stack is not None:
-            tell(f"read with {stack}; if the sender's differs, ask for the law file of embed --law")
+            tell(f"read with {stack}; if the sender's differs, ask for the record of embed --record")
         return False
     tell(f"nonce {found.nonce}, p-value {found.p_value:.3g}")
+    assert found.nonce is not None
+    new = Seen(settings.sender, found.nonce, use_of(settings, front).hex(), hashlib.sha256(text).hexdigest())
+    if line := what_was_seen(seen, new):
+        tell(line)
+    try:
+        note_seen(options.ledger_file, seen, new)
+    except OSError as error:
+        tell(f"{reason_of(error)}; that this message was read is not noted")
     write_message(found.message)
     return True
 
 
-def _decode_by_law(path: Path, nonce: int | None, key: Key, text: bytes, prompt: str | None) -> Decoded:
-    """Read the text with the law that was written beside it; `nonce` and `prompt` are None where they are not given.
+def _tokenizer(model: str) -> "TextTokenizer":
+    """The tokenizer of a model, without its weights."""
+    from wm_env.lm.models.folder import find_model
+    from wm_env.lm.tokenizer import read_text_tokenizer
+
+    return read_text_tokenizer(find_model(model, ["*.json", "merges.txt"]))
+
+
+def _decode_by_record(
+    path: Path, nonce: int | None, key: Key, text: bytes, prompt: str | None
+) -> tuple[Decoded, Settings, str]:
+    """Read the text with the record that was written beside it; `nonce` and `prompt` are None where they are not given.
 
     Raises:
-        ValueError: the law belongs to another prompt or nonce.
+        ValueError: the record belongs to another prompt or nonce.
     """
-    law = load_text_law(path)
-    name = f"{path} (fingerprint {law.fingerprint[:16]})"
-    front = None if prompt is None else prompt.encode()
-    if front is not None and hashlib.sha256(front).hexdigest() != law.about.prompt:
-        raise ValueError(f"{name} was made for another prompt: ask the sender for the law of this text")
-    if nonce not in (None, law.about.nonce):
-        raise ValueError(f"{name} was made for nonce {law.about.nonce}, not {nonce}")
-    found = decode_with_law(text, key, law, front or b"")
-    if found.message is None and hashlib.sha256(text).hexdigest() != law.about.text:
+    from polar.text.records import load_record
+
+    record = load_record(path)
+    about, name = record.about, f"{path} (fingerprint {record.fingerprint[:16]})"
+    if prompt is not None and about.settings.law.form == "canonical":
+        prompt = canonical_prompt(prompt)
+    if prompt is not None and text_hash(prompt) != about.prompt:
+        raise ValueError(f"{name} was made for another prompt: ask the sender for the record of this text")
+    if nonce not in (None, about.nonce):
+        raise ValueError(f"{name} was made for nonce {about.nonce}, not {nonce}")
+    found = decode_with_record(text, key, record, prompt or "")
+    if found.message is None and hashlib.sha256(text).hexdigest() != about.text:
         tell(f"{name} was made for another text")
-    return found
+    return found, about.settings, about.prompt
 
 
-def _what_must_agree(options: Decode) -> str:
+def _what_must_agree(options: Decode, tried: list[int]) -> str:
     """One line on what makes a text look as if it had no message."""
-    if options.law is not None:
-        return "the key and every byte of the text must be the sender's; the law file says all else"
-    tried = options.nonces()
-    nonces = f"{tried[0]}" if len(tried) == 1 else f"{tried[0]} to {tried[-1]}"
+    if options.record is not None:
+        return "the key and the text must be the sender's; the record says all else"
+    nonces = f"{tried[0]}" if len(tried) == 1 else f"{min(tried)} to {max(tried)}"
     others = "" if options.nonce is not None else "; --nonce N or --search COUNT tries others"
-    settings = options.settings
-    known = f"key, nonce (tried: {nonces}{others}), scheme ({settings.scheme})"
-    if settings.scheme == "parallel":
+    agreement = options.agreement
+    sender = f", sender ({agreement.sender})" if agreement.sender else ""
+    known = f"key, nonce (tried: {nonces}{others}), scheme ({agreement.scheme}){sender}"
+    if not options.needs_model:
         return (
-            f"{known} and all but a few tokens of the text must be the sender's, and so must the tokenizer "
+            f"{known} and all but a few words of the text must be the sender's, and so must the tokenizer "
             f"({options.model.model}) and all other settings"
         )
     return (
-        f"{known} and every byte of the text must be the sender's, and so must prompt, model ({options.model.model}), "
-        f"temperature ({settings.temperature:g}) and all other settings"
+        f"{known} and every word of the text must be the sender's, and so must prompt, model ({options.model.model}), "
+        f"temperature ({agreement.law.temperature:g}) and all other settings"
     )
-
-
-def write_message(message: Message) -> None:
-    """Write a message to standard output.
-
-    Raises:
-        RuntimeError: bytes that are no plain text, on a terminal, which might take them for commands.
-    """
-    if isinstance(message, BitString):
-        write_output(str(message).encode(), newline=True)
-        return
-    if sys.stdout.isatty() and not _is_plain_text(message):
-        raise RuntimeError(
-            f"the message is {len(message)} bytes that are no plain text, which a terminal could take for commands: "
-            "give the same command again with > FILE behind it"
-        )
-    write_output(message, newline=not message.endswith(b"\n"))
-
-
-def _is_plain_text(data: bytes) -> bool:
-    """Whether `data` is UTF-8 without control characters but tab and line end."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return all(character.isprintable() or character in "\t\n" for character in text.replace("\r\n", "\n"))
-
-
-def write_output(data: bytes, newline: bool) -> None:
-    """Write `data` to standard output as it is; on a terminal, with a line end if asked to."""
-    with naming(Path("standard output")):
-        sys.stdout.buffer.write(data)
-        if newline and sys.stdout.isatty():
-            sys.stdout.buffer.write(b"\n")
-        sys.stdout.buffer.flush()

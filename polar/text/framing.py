@@ -1,18 +1,23 @@
-"""What a message looks like as bits: a header that says where it ends, the payload, and a keyed check value.
+"""What a message looks like as bits: a keyed check value, a header that says where the message ends, the payload.
 
-    version (2 bits) | kind (1) | size (5) | 8, 16, 24 or 32 further bits of size, if needed | payload | check (32)
+    check (32 or 64 bits) | version (2) | kind (1) | size (5) | 0, 8, 16, 24 or 32 further bits of size | payload
 
 The size counts bytes (kind 0) or bits (kind 1). Sizes 0 to 27 stand in the 5 bits; 28 to 31 there mean that 1 to 4
 bytes follow, and the shortest form is the only valid one. So a frame of up to 27 bytes costs 40 bits beyond its
-payload. The frame is encrypted before it is embedded, so none of this can be seen in a text, and decrypting with
-another key or nonce gives uniform bits: they pass the check with probability 2^-32.
+payload.
+
+The check value is a pseudo-random function of all that follows it, and what follows it is encrypted under a key that
+depends on it (the construction SIV of Rogaway and Shrimpton, 2006). So two messages under one nonce share no key bits:
+all that their frames tell is whether the messages are equal. Opened with other keys a frame is uniform bits, which pass
+the check with probability 2^-32 or 2^-64.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-VERSION = 1
+VERSION = 2
 CHECK_BITS = 32
+"""Bits of the check value, unless the settings say 64."""
 SHORT_HEADER = 8
 LONGEST_HEADER = 40
 
@@ -55,8 +60,26 @@ class BitString:
 Message = bytes | BitString
 """What users send: bytes, or a string of bits of any length."""
 
-Check = Callable[[bytes], int]
-"""The keyed check value of some bytes, in [0, 2^CHECK_BITS)."""
+
+class Bits(Protocol):
+    """A stream of pseudo-random bits."""
+
+    def leading(self, length: int) -> int:
+        """The first `length` bits, most significant first."""
+
+
+class FrameKeys(Protocol):
+    """What frames need of `polar.text.derivation.MessageKeys`."""
+
+    @property
+    def check_bits(self) -> int:
+        """Bits of the check value."""
+
+    def check(self, data: bytes) -> int:
+        """The check value of a frame."""
+
+    def stream(self, label: str, about: bytes = b"") -> Bits:
+        """The stream of one purpose."""
 
 
 def parse_bits(text: str) -> BitString:
@@ -75,7 +98,7 @@ def payload_bits(message: Message) -> int:
     return message.length if isinstance(message, BitString) else 8 * len(message)
 
 
-def make_frame(message: Message, check: Check) -> BitString:
+def make_frame(message: Message, keys: FrameKeys) -> BitString:
     """The frame of a message.
 
     Raises:
@@ -89,33 +112,55 @@ def make_frame(message: Message, check: Check) -> BitString:
     header = BitString(first, SHORT_HEADER).then(BitString(size if extra else 0, 8 * extra))
     payload = message if isinstance(message, BitString) else BitString(int.from_bytes(message, "big"), 8 * size)
     body = header.then(payload)
-    return body.then(BitString(check(_checked_bytes(body)), CHECK_BITS))
+    check = BitString(keys.check(_checked_bytes(body)), keys.check_bits)
+    return check.then(_sealed(body, check, keys))
 
 
-def overhead_bits(message: Message) -> int:
-    """Bits that the frame adds to this message."""
-    return make_frame(message, lambda _: 0).length - payload_bits(message)
+def frame_bits(message: Message, check_bits: int = CHECK_BITS) -> int:
+    """Length of the frame of a message."""
+    size = message.length if isinstance(message, BitString) else len(message)
+    extra = 0 if size < _DIRECT_SIZES else (size.bit_length() + 7) // 8
+    return check_bits + SHORT_HEADER + 8 * extra + payload_bits(message)
 
 
-def is_header_start(bits: BitString) -> bool:
-    """Whether a frame of this version can begin with these bits, at least `SHORT_HEADER` of them."""
-    return bits.first(2).value == VERSION
+def is_frame_start(bits: BitString, keys: FrameKeys) -> bool:
+    """Whether a frame of this version can begin with these bits, at least check value and `SHORT_HEADER` of them."""
+    return _opened(bits.first(keys.check_bits + SHORT_HEADER), keys).first(2).value == VERSION
 
 
-def frame_length(bits: BitString) -> int | None:
-    """Length in bits of the frame that begins with these bits, `LONGEST_HEADER` at least; None if none does."""
-    header = _read_header(bits)
-    return None if header is None else header.length + header.payload + CHECK_BITS
+def header_end(bits: BitString, keys: FrameKeys) -> int:
+    """Where the header of a frame ends that begins with these bits, as many as `is_frame_start` needs."""
+    size = _opened(bits.first(keys.check_bits + SHORT_HEADER), keys).value & 31
+    return keys.check_bits + SHORT_HEADER + 8 * max(0, size - _DIRECT_SIZES + 1)
 
 
-def open_frame(frame: BitString, check: Check) -> Message | None:
+def frame_length(bits: BitString, keys: FrameKeys) -> int | None:
+    """Length in bits of the frame that begins with these bits, check value and `LONGEST_HEADER` at least; None if none
+    does.
+    """
+    start = _opened(bits.first(min(bits.length, keys.check_bits + LONGEST_HEADER)), keys)
+    header = _read_header(start.then(BitString(0, LONGEST_HEADER)))
+    return None if header is None else keys.check_bits + header.length + header.payload
+
+
+def open_frame(frame: BitString, keys: FrameKeys) -> Message | None:
     """The message in a whole frame, None if the check value is not the right one."""
-    header = _read_header(frame.then(BitString(0, LONGEST_HEADER)))
-    body = frame.first(frame.length - CHECK_BITS)
-    if header is None or frame.after(body.length).value != check(_checked_bytes(body)):
+    body = _opened(frame, keys)
+    header = _read_header(body.then(BitString(0, LONGEST_HEADER)))
+    if header is None or frame.first(keys.check_bits).value != keys.check(_checked_bytes(body)):
         return None
     payload = body.after(header.length)
     return payload if header.is_bits else payload.to_bytes()
+
+
+def _opened(frame: BitString, keys: FrameKeys) -> BitString:
+    """What follows the check value, decrypted."""
+    return _sealed(frame.after(keys.check_bits), frame.first(keys.check_bits), keys)
+
+
+def _sealed(body: BitString, check: BitString, keys: FrameKeys) -> BitString:
+    """The body under the key that belongs to the check value (xor, so this opens it too)."""
+    return BitString(body.value ^ keys.stream("seal", check.to_bytes()).leading(body.length), body.length)
 
 
 @dataclass(frozen=True)
@@ -126,7 +171,7 @@ class _Header:
 
 
 def _read_header(bits: BitString) -> _Header | None:
-    if not is_header_start(bits):
+    if bits.first(2).value != VERSION:
         return None
     first = bits.first(SHORT_HEADER).value
     size, extra = first & 31, 0

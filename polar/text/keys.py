@@ -1,8 +1,4 @@
-"""Keys: the key file, and what is derived from it for one message.
-
-From the 32-byte key, the nonce and a label, HKDF-SHA256 derives a key of its own for every purpose; ChaCha20 under
-that key is the stream of pad bits or of shared random draws. `docs/keys.md` says what this protects.
-"""
+"""Keys, and the files that hold them."""
 
 import hashlib
 import os
@@ -11,23 +7,13 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.hmac import HMAC
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
-from polar.text.framing import CHECK_BITS
-from wm_env.common.files import (
-    check_writable,
-    naming,
-    sync_folder,
-)
+from wm_env.common.files import check_writable, naming, sync_folder
 
 KEY_BYTES = 32
 NONCE_LIMIT = 1 << 64
 
-_KEY_KIND = "covert-watermark key 2"
+_KEY_KIND = "covert-watermark key 3"
+_EARLIER = {"covert-watermark key 1": "a version before 0.1", "covert-watermark key 2": "version 0.1"}
 
 
 @dataclass(frozen=True)
@@ -88,6 +74,11 @@ def load_key(path: Path) -> Key:
     if mode & 0o077:
         raise PermissionError(f"{path} can be read by others (mode {mode:o}): chmod 600 {path}")
     kind, *rest = content.decode("ascii", "replace").splitlines() or [""]
+    if kind in _EARLIER:
+        raise ValueError(
+            f"{path} was written by {_EARLIER[kind]}, whose texts this version does not read: read them with that "
+            "version, and make a new key with `python -m polar keygen FILE`"
+        )
     if kind != _KEY_KIND:
         raise ValueError(f"{path} is not a key file of this version: make a new key with `python -m polar keygen FILE`")
     try:
@@ -102,67 +93,3 @@ def load_key(path: Path) -> Key:
 def _check_value(key: Key) -> str:
     """16 digits that tell a whole secret from a damaged one. They stand beside it, so they need not hide it."""
     return hashlib.sha256(_KEY_KIND.encode() + key.secret).hexdigest()[:16]
-
-
-def check_nonce(nonce: int) -> None:
-    """Raise ValueError for what is no nonce."""
-    if not 0 <= nonce < NONCE_LIMIT:
-        raise ValueError(f"nonce={nonce}: a number from 0 to 2^64 - 1 is needed")
-
-
-@dataclass(frozen=True)
-class MessageKeys:
-    """What a key gives to one message; different nonces or schemes share nothing.
-
-    Attributes:
-        key: the shared secret.
-        nonce: number of the message under this key, in [0, 2^64).
-        scheme: the coder's name.
-    """
-
-    key: Key
-    nonce: int
-    scheme: str
-
-    def __post_init__(self) -> None:
-        check_nonce(self.nonce)
-
-    def derive(self, label: str) -> bytes:
-        """32 bytes for one purpose."""
-        info = b"\0".join((b"covert-watermark 1", self.scheme.encode(), label.encode(), self.nonce.to_bytes(8, "big")))
-        return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(self.key.secret)
-
-    def stream(self, label: str) -> "KeyStream":
-        """A fresh stream of pseudo-random bits for one purpose, from its beginning."""
-        return KeyStream(self.derive(label))
-
-    def check(self, data: bytes) -> int:
-        """The frame's check value: the leading bits of HMAC-SHA256."""
-        mac = HMAC(self.derive("check"), SHA256())
-        mac.update(data)
-        return int.from_bytes(mac.finalize(), "big") >> (256 - CHECK_BITS)
-
-
-class KeyStream:
-    """ChaCha20's key stream as bits: in order by `below`, or from the beginning by `leading`. Use a stream for one."""
-
-    _CHUNK = 256
-
-    def __init__(self, key: bytes) -> None:
-        # Every key is used for one stream, so a constant nonce repeats nothing.
-        self._cipher = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
-        self._value = 0
-        self._length = 0
-
-    def leading(self, length: int) -> int:
-        """The first `length` bits, most significant first."""
-        while self._length < length:
-            chunk = self._cipher.update(bytes(self._CHUNK))
-            self._value = self._value << 8 * self._CHUNK | int.from_bytes(chunk, "big")
-            self._length += 8 * self._CHUNK
-        return self._value >> (self._length - length)
-
-    def below(self, bound: int) -> int:
-        """The next draw from 0..bound-1, uniform to within 2^-128."""
-        size = (bound.bit_length() + 128 + 7) // 8
-        return int.from_bytes(self._cipher.update(bytes(size)), "big") * bound >> 8 * size

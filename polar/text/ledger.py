@@ -20,14 +20,15 @@ from wm_env.common.files import (
 )
 from wm_env.common.json_values import read_as
 
-_LEDGER_KIND = "covert-watermark nonces 2"
+_LEDGER_KIND = "covert-watermark nonces 3"
+_EARLIER = {"covert-watermark nonces 2": "version 0.1"}
 
 
 @dataclass(frozen=True)
 class _LedgerFile:
     """What the file of a ledger holds; the check value is the fingerprint of all else."""
 
-    kind: Literal["covert-watermark nonces 2"]
+    kind: Literal["covert-watermark nonces 3"]
     used: tuple[int, ...]
     check: str
 
@@ -72,7 +73,7 @@ class NonceLedger:
             )
         self._used |= noted | {nonce}
         content = {"kind": _LEDGER_KIND, "used": sorted(self._used)}
-        write_json(self._path, content | {"check": fingerprint({}, content)})
+        write_json(self._path, content | {"check": fingerprint({}, content)}, mode=0o600)
         self._check_locked(nonce)
 
     def _check_locked(self, nonce: int) -> None:
@@ -142,11 +143,16 @@ def _open_lock(target: Path) -> TextIO:
     if os.path.lexists(lock) and not lock.is_file():
         raise FileExistsError(f"{lock}, by which the ledger is locked, is no file: remove it, or name another --ledger")
     try:
-        return lock.open("a")
+        return lock.open("a", opener=_private)
     except PermissionError:
         raise PermissionError(
             f"{lock}, by which the ledger is locked, cannot be written: make it writable, or name another --ledger"
         ) from None
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that only its owner can read, if it is new."""
+    return os.open(path, flags, 0o600)
 
 
 def lock_of(ledger: Path) -> Path:
@@ -197,7 +203,10 @@ def _read_ledger(path: Path) -> set[int]:
         # Writing makes a new file under one name, and the others would keep the old one.
         raise ValueError(f"{path} has several names (hard links), and nonces would be noted in one: remove the others")
     try:
-        stored = read_as(_LedgerFile, read_json(path), path)
+        values = read_json(path)
+        if values.get("kind") in _EARLIER:
+            raise ValueError(f"{path} was written by {_EARLIER[values['kind']]}, as its key was: make a new key")
+        stored = read_as(_LedgerFile, values, path)
         if wrong := [nonce for nonce in stored.used if not 0 <= nonce < NONCE_LIMIT]:
             raise ValueError(f"{path}: nonce {wrong[0]} is none")
         content = {"kind": stored.kind, "used": stored.used}

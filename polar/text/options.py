@@ -1,37 +1,61 @@
 """The options of the three commands, and the input that they name. Free of torch: help and refusals come at once."""
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from polar.text.canonical import decoded
+from polar.text.derivation import check_nonce
 from polar.text.framing import Message, parse_bits
-from polar.text.keys import check_nonce
 from polar.text.ledger import check_ledger, ledger_beside, lock_of
-from polar.text.settings import Limits, Settings
+from polar.text.received import seen_beside
+from polar.text.schemes import NAMES, load_schemes
+from polar.text.settings import LawSettings, Limits, Settings
+from wm_env.common.arguments import OptionalPath, OptionalText
 from wm_env.common.command import is_closed
 from wm_env.common.files import (
     MOST_BYTES,
     check_output,
+    check_replaceable,
     encoded,
     is_open_as,
     link_target,
     read_all,
     read_file,
-    read_text,
 )
 from wm_env.common.help import paragraph_help
 
-FIRST_NONCES = 16
-"""Nonces that `decode` tries if it is told nothing: 0 to 15."""
+FIRST_NONCES = 128
+"""Nonces that `decode` tries if it is told nothing."""
 
 MOST_NONCES = 1_000_000
 """More than anyone has the time to try."""
 
 STDOUT = 1
 """The handle of standard output."""
+
+RECORD_KIND = "covert-watermark text law"
+"""The kind of the files that `embed --record` writes."""
+
+if TYPE_CHECKING:
+    SchemeName = str
+
+    class SchemeOptions:
+        """The settings of every scheme, by its name."""
+else:
+    SchemeName = Literal[NAMES]
+    SchemeOptions = make_dataclass(
+        "SchemeOptions",
+        [
+            (name, tyro.conf.OmitArgPrefixes[type(scheme)], field(default=scheme))
+            for name, scheme in load_schemes().items()
+            if fields(scheme)
+        ],
+        frozen=True,
+    )
 
 
 @paragraph_help
@@ -42,14 +66,17 @@ class Model:
     model: str = "mini"
     """"mini" (comes with the package), a folder with a checkpoint of LLaDA, Dream or a masked LM of transformers, or a
     hub id OWNER/NAME."""
-    prompt: str | None = None
-    """What the text continues; may be empty."""
-    prompt_file: Path | None = None
-    """The same from a file (UTF-8), as it is, final newline included."""
+    prompt: OptionalText = None
+    """What the text continues; may be empty. White space at its ends does not count."""
+    prompt_file: OptionalPath = None
+    """The same from a file (UTF-8)."""
     device: str = "cpu"
     """Where the model runs, such as cpu or cuda:0."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number format of the model."""
+    arithmetic: Literal["exact", "float"] | None = None
+    """exact: sender and receiver may have any machines. float: both need the same kind of machine and software. By
+    default exact for LLaDA and Dream, unless --dtype is given, and float for encoders."""
+    dtype: Literal["float32", "bfloat16", "float64"] | None = None
+    """Number format of float arithmetic; float32 by default."""
 
     def read_prompt(self) -> str:
         """The prompt.
@@ -61,8 +88,40 @@ class Model:
         if (self.prompt is None) == (self.prompt_file is None):
             raise ValueError("give either --prompt or --prompt-file")
         if self.prompt_file is not None:
-            return read_text(self.prompt_file)
+            return read_prompt_file(self.prompt_file)
         return encoded(self.prompt or "", "--prompt").decode()
+
+
+@paragraph_help
+@dataclass(frozen=True)
+class Agreement:
+    """What both ends must agree on, besides key, model and prompt."""
+
+    scheme: SchemeName = NAMES[0]
+    """stream: token by token, all of the model's entropy. block: in every block one of Q candidates. parallel: n tokens
+    at once; the receiver needs no model, only its tokenizer."""
+    sender: str = ""
+    """Who writes, if several use one key, such as the two ends of a conversation: no two senders share anything."""
+    check_bits: Literal[32, 64] = 32
+    """Bits of the check value."""
+    law: tyro.conf.OmitArgPrefixes[LawSettings] = field(default_factory=LawSettings)
+    own: tyro.conf.OmitArgPrefixes[SchemeOptions] = field(default_factory=SchemeOptions)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the chosen scheme."""
+        schemes = load_schemes() | vars(self.own)
+        return Settings(schemes[self.scheme], self.law, encoded(self.sender, "--sender").decode(), self.check_bits)
+
+    def check(self) -> None:
+        """Raise ValueError for settings that are out of range, or belong to another scheme."""
+        self.settings.check()
+        for name, scheme in load_schemes().items():
+            given = vars(self.own).get(name, scheme)
+            changed = [key for key, value in asdict(scheme).items() if asdict(given)[key] != value]
+            if changed and name != self.scheme:
+                flag = f"--{changed[0].replace('_', '-')}"
+                raise ValueError(f"{flag} belongs to the scheme {name}, and the scheme is {self.scheme}: leave it out")
 
 
 @paragraph_help
@@ -81,23 +140,22 @@ class Embed:
 
     key: Path
     """The key file."""
-    message: str | None = None
-    """The message as text (UTF-8)."""
-    message_file: Path | None = None
+    message_file: OptionalPath = None
     """The message from a file, any bytes; - is standard input."""
-    message_bits: str | None = None
+    message: OptionalText = None
+    """The message as text (UTF-8). Others on this machine can see it in the list of processes."""
+    message_bits: OptionalText = None
     """The message as zeros and ones."""
     nonce: int | None = None
-    """Number of the message under this key; by default the first that the ledger does not have. From 16 on the receiver
-    has to be told."""
+    """Number of the message under this key; by default the first that the ledger does not have."""
     allow_nonce_reuse: bool = False
-    """Use a nonce again. Whoever sees both texts can learn how the messages differ."""
-    ledger: Path | None = None
+    """Use a nonce again. If all else is the same too, the texts of one message are equal."""
+    ledger: OptionalPath = None
     """The file that notes used nonces; by default the key file's name with .nonces behind it."""
-    law: Path | None = None
+    record: OptionalPath = None
     """Also write what a receiver needs instead of the model (*.safetensors)."""
     model: tyro.conf.OmitArgPrefixes[Model] = field(default_factory=Model)
-    settings: tyro.conf.OmitArgPrefixes[Settings] = field(default_factory=Settings)
+    agreement: tyro.conf.OmitArgPrefixes[Agreement] = field(default_factory=Agreement)
     limits: tyro.conf.OmitArgPrefixes[Limits] = field(default_factory=Limits)
 
     @property
@@ -112,22 +170,25 @@ class Embed:
             ValueError: options are out of range or do not go together, the nonce was used, or the ledger is damaged.
             OSError: a file that is to be written cannot be.
         """
-        self.settings.check()
+        self.agreement.check()
         self.limits.check()
         if self.nonce is not None:
             check_nonce(self.nonce)
         self._check_not_in_use("--ledger", self.ledger_file)
-        if self.law is not None:
-            self._check_law(self.law)
+        if self.record is not None:
+            self._check_record(self.record)
         check_ledger(self.ledger_file, None if self.allow_nonce_reuse else self.nonce)
 
-    def _check_law(self, law: Path) -> None:
-        check_output(law, "name another --law")
-        self._check_not_in_use("--law", law)
-        if link_target(law) in (link_target(self.ledger_file), lock_of(self.ledger_file)):
-            raise ValueError(f"{law} is the key's ledger or the lock of it: name another --law")
-        if self.settings.scheme == "parallel":
-            raise ValueError("the receiver of the scheme parallel needs no model and no law: leave out --law")
+    def _check_record(self, record: Path) -> None:
+        check_output(record, "name another --record")
+        self._check_not_in_use("--record", record)
+        if link_target(record) in (link_target(self.ledger_file), lock_of(self.ledger_file)):
+            raise ValueError(f"{record} is the key's ledger or the lock of it: name another --record")
+        if not self.agreement.settings.scheme.needs_model:
+            raise ValueError(
+                f"the receiver of the scheme {self.agreement.scheme} needs no model and no record: leave out --record"
+            )
+        check_replaceable(record, RECORD_KIND, "name another --record")
 
     def _check_not_in_use(self, option: str, output: Path) -> None:
         """Raise ValueError if the file that is to be written is one that the command reads, or prints the text to."""
@@ -151,7 +212,7 @@ class Embed:
         """
         given = [part is not None for part in (self.message, self.message_file, self.message_bits)]
         if sum(given) != 1:
-            raise ValueError("give one of --message, --message-file and --message-bits")
+            raise ValueError("give one of --message-file, --message and --message-bits")
         if self.message_bits is not None:
             return parse_bits(self.message_bits)
         if self.message_file is not None:
@@ -165,35 +226,41 @@ class Decode:
     """Find the message in a text."""
 
     text_file: tyro.conf.Positional[Path]
-    """The text; - is standard input. The prompt may still be in front of it."""
+    """The text, or a document that holds it; - is standard input. The prompt may still be in front of it."""
     key: Path
     """The key file."""
     nonce: int | None = None
     """Number of the message, if known."""
     search: int | None = None
-    """Nonces to try if it is not: 0, 1, 2, ...; 16 if not given."""
-    law: Path | None = None
-    """Read the text with this law, which the sender wrote, instead of the model."""
+    """How many nonces to try if it is not; 128 if not given. They follow those that were seen."""
+    ledger: OptionalPath = None
+    """The file that notes which messages were read; by default the key file's name with .seen behind it."""
+    record: OptionalPath = None
+    """Read the text with this record, which the sender wrote, instead of the model."""
     model: tyro.conf.OmitArgPrefixes[Model] = field(default_factory=Model)
-    settings: tyro.conf.OmitArgPrefixes[Settings] = field(default_factory=Settings)
+    agreement: tyro.conf.OmitArgPrefixes[Agreement] = field(default_factory=Agreement)
+
+    @property
+    def ledger_file(self) -> Path:
+        """Where messages that were read are noted."""
+        return seen_beside(self.key) if self.ledger is None else self.ledger
 
     def check(self) -> None:
         """Raise ValueError for options that are out of range or do not go together."""
-        self.settings.check()
+        self.agreement.check()
         if self.nonce is not None:
             check_nonce(self.nonce)
         if self.search is None:
             return
-        if self.nonce is not None or self.law is not None:
-            raise ValueError("--search is for texts of which neither --nonce nor --law is known: leave it out")
+        if self.nonce is not None or self.record is not None:
+            raise ValueError("--search is for texts of which neither --nonce nor --record is known: leave it out")
         if not 1 <= self.search <= MOST_NONCES:
             raise ValueError(f"search={self.search}: from 1 to {MOST_NONCES} nonces can be tried")
 
-    def nonces(self) -> range:
-        """The nonce that was given, or the first few."""
-        if self.nonce is not None:
-            return range(self.nonce, self.nonce + 1)
-        return range(FIRST_NONCES if self.search is None else self.search)
+    @property
+    def needs_model(self) -> bool:
+        """Whether the text is read with the model."""
+        return self.record is None and self.agreement.settings.scheme.needs_model
 
     def read_prompt(self) -> str | None:
         """The prompt; None if none was given and the text is read without a model, where it only helps to recognise it
@@ -203,8 +270,7 @@ class Decode:
             ValueError: none is given where it is needed, two are, it is not UTF-8, or too long to be one.
             OSError: the file cannot be read.
         """
-        without_model = self.law is not None or self.settings.scheme == "parallel"
-        if without_model and self.model.prompt is None and self.model.prompt_file is None:
+        if not self.needs_model and self.model.prompt is None and self.model.prompt_file is None:
             return None
         return self.model.read_prompt()
 
@@ -214,6 +280,19 @@ Command = (
     | Annotated[Embed, tyro.conf.subcommand("embed")]
     | Annotated[Decode, tyro.conf.subcommand("decode")]
 )
+
+
+def read_prompt_file(path: Path) -> str:
+    """The prompt in a file.
+
+    Raises:
+        ValueError: it is no text, or too long to be a prompt.
+        OSError: it cannot be read.
+    """
+    text = decoded(read_file(path))
+    if text is None:
+        raise ValueError(f"{path} is not UTF-8 text: save it as UTF-8")
+    return text
 
 
 def read_input(path: Path, most: int = MOST_BYTES) -> bytes:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
-from polar.text.records import Answer, Asking, Result
 from wm_env.common.command import is_terminal, tell
 
 SECONDS_BEFORE_BAR = 1.0
@@ -40,17 +39,3 @@ def progress() -> Iterator[Report]:
                 last = now
 
         yield report
-
-
-def watched(
-    walk: Asking[Answer, Result], how_far: Callable[[], tuple[int, int, str]], report: Report
-) -> Asking[Answer, Result]:
-    """The same walk; at every question `report` is told `how_far()` it is."""
-    try:
-        question = next(walk)
-        while True:
-            report(*how_far())
-            question = walk.send((yield question))
-    except StopIteration as stop:
-        result: Result = stop.value
-        return result

@@ -1,95 +1,100 @@
 """What both ends agree on, and how far the sender goes. Free of torch, so that wrong settings are refused at once."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
+from polar.text.scheme import Scheme
+from polar.text.schemes import NAMES, load_schemes
 from wm_env.common.help import paragraph_help
-from wm_env.lm.pools.settings import PoolSettings
+from wm_env.common.json_values import entry
 
 Ending = Literal["sentence", "none"]
 
-POOL_ROWS = 16
-"""Canvases in a forward pass when candidate blocks are drawn."""
-
 LARGEST = 1 << 20
-"""More tokens or candidates than any memory holds."""
-
-MOST_PARITY = 128
-"""Parity bytes: half of the longest codeword."""
+"""More tokens than any memory holds."""
 
 
 @paragraph_help
 @dataclass(frozen=True)
-class Settings:
-    """What both ends must agree on, besides key, model and prompt."""
+class LawSettings:
+    """The law that the tokens of a text are drawn from."""
 
-    scheme: Literal["stream", "block", "parallel"] = "stream"
-    """stream: token by token, all of the model's entropy. block: in every block one of Q candidates. parallel: n tokens
-    at once; the receiver needs no model, only its tokenizer."""
     block_length: int = 8
     """L, tokens that the model fills in from left to right before it sees new masks; a power of two."""
     temperature: float = 1.0
     """tau of p_tau = softmax(logits / tau)."""
-    pool: Literal["sampled", "top"] = "sampled"
-    """Scheme block: Q keyed draws from the model (exact), or its Q most likely blocks (not covert; says how far)."""
-    candidates: int = 64
-    """Scheme block: Q, candidates per block."""
-    tv_budget: float = 0.01
-    """Scheme block with a top pool: total variation per block that the code may cost against the truncated law."""
-    positions: int = 16
-    """Scheme parallel: n, tokens that the model fills in at once; a power of two."""
-    hash_bits: int = 4
-    """Scheme parallel: b, bits of a token's label."""
-    effective_tokens: float = 32.0
-    """Scheme parallel: the design, a nominal number of equally likely tokens that a token is chosen among."""
-    bit_error: float = 0.02
-    """Scheme parallel: the largest probability that a bit is lost which the design allows at a message position."""
-    parity: int = 8
-    """Scheme parallel: parity bytes of the outer code; half as many wrong bytes are corrected."""
+    top_p: float = 1.0
+    """Only the likeliest tokens that together have this probability are said."""
+    form: Literal["canonical", "any"] = "canonical"
+    """canonical: texts have one space between words and no line ends, so that they survive copying; the total variation
+    that this costs is printed. any: whatever the model says; copying must keep every byte."""
 
     def check(self) -> None:
         """Raise ValueError for a number out of its range."""
-        for name in ("block_length", "candidates", "positions"):
-            if getattr(self, name) > LARGEST:
-                raise ValueError(f"{name}={getattr(self, name)}: at most {LARGEST} is possible")
-        if self.scheme == "block" and self.candidates == 1:
-            raise ValueError("candidates=1: one candidate carries no message; take more")
-        if not 0 <= self.tv_budget < 1:
-            raise ValueError(f"tv_budget={self.tv_budget}: a number from 0 to below 1 is needed")
-        if self.positions < 2 or self.positions & (self.positions - 1):
-            raise ValueError(f"positions={self.positions}: a power of two is needed, such as 16")
-        if not 1 <= self.hash_bits <= 8:
-            raise ValueError(f"hash_bits={self.hash_bits}: a number from 1 to 8 is needed")
-        if not 1 <= self.effective_tokens < math.inf:
-            raise ValueError(f"effective_tokens={self.effective_tokens}: a number of at least 1 is needed")
-        if not 0 < self.bit_error <= 0.5:
-            raise ValueError(f"bit_error={self.bit_error}: a number above 0, at most 1/2, is needed")
-        if not 0 <= self.parity <= MOST_PARITY:
-            raise ValueError(f"parity={self.parity}: a number from 0 to {MOST_PARITY} is needed")
-        self.pool_settings(b"")
+        if not 1 <= self.block_length <= LARGEST or self.block_length & (self.block_length - 1):
+            raise ValueError(f"block_length={self.block_length}: a power of two is needed, such as 8")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature={self.temperature}: a positive number is needed")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p}: a number above 0, at most 1, is needed")
 
-    @property
-    def code_budget(self) -> float:
-        """Total variation that the code of a block may cost against the law of its pool."""
-        return self.tv_budget if self.pool == "top" else 0.0
 
-    @property
-    def draws(self) -> int:
-        """Number of keyed draws in a pool."""
-        return self.candidates if self.pool == "sampled" else 0
+def default_scheme() -> Scheme:
+    """The first scheme of the table."""
+    return load_schemes()[NAMES[0]]
 
-    def pool_settings(self, key: bytes) -> PoolSettings:
-        """How candidate blocks are chosen."""
-        return PoolSettings(
-            pool=self.pool,
-            block_length=self.block_length,
-            candidates=self.candidates,
-            temperature=self.temperature,
-            beam_width=self.candidates + 4,
-            rows=POOL_ROWS,
-            key=key,
-        )
+
+@dataclass(frozen=True)
+class Settings:
+    """What both ends must agree on, besides key, model and prompt.
+
+    Attributes:
+        scheme: how bits choose tokens, with its own settings.
+        law: the law of the tokens.
+        sender: who writes, if several use one key: no two senders share anything.
+        check_bits: bits of the check value, 32 or 64.
+    """
+
+    scheme: Scheme = field(default_factory=default_scheme)
+    law: LawSettings = field(default_factory=LawSettings)
+    sender: str = ""
+    check_bits: int = 32
+
+    def check(self) -> None:
+        """Raise ValueError for a number out of its range."""
+        if self.check_bits not in (32, 64):
+            raise ValueError(f"check_bits={self.check_bits}: choose 32 or 64")
+        self.law.check()
+        self.scheme.check(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON types; `from_json` reads them."""
+        return asdict(self) | {"name": self.scheme.name}
+
+
+def settings_from_json(values: Mapping[str, Any], source: object) -> Settings:
+    """What `to_json` gave, checked; it may come from anyone.
+
+    Raises:
+        ValueError: an entry is missing, unknown, of another type or out of its range.
+    """
+    name, schemes = entry(values, "name", str, source), load_schemes()
+    if name not in schemes:
+        raise ValueError(f"{source}: name is {name!r}, the schemes are {', '.join(schemes)}")
+    known = {key: value for key, value in values.items() if key not in ("name", "scheme")}
+    scheme = entry(values, "scheme", type(schemes[name]), source)
+    settings = Settings(
+        scheme,
+        entry(known, "law", LawSettings, source),
+        entry(known, "sender", str, source),
+        entry(known, "check_bits", int, source),
+    )
+    if unknown := sorted(known.keys() - settings.to_json().keys()):
+        raise ValueError(f"{source}: {unknown[0]} is unknown")
+    settings.check()
+    return settings
 
 
 @paragraph_help
@@ -103,7 +108,7 @@ class Limits:
     """Give up when so many tokens in a row carried less than a bit."""
     ending: Ending = "sentence"
     """Where the text ends once the message is in: at the end of a sentence, or 64 tokens on if none comes before; or as
-    soon as possible. A text of the scheme parallel ends with a whole step."""
+    soon as possible."""
 
     def check(self) -> None:
         """Raise ValueError for a number out of its range."""

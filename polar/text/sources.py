@@ -2,38 +2,44 @@
 
 The canvas of a step is the context, the tokens of the block so far, and masks to the end of the block of L tokens. The
 context is the prompt and all earlier blocks, as far as the model can read: its last max_length - L tokens. Both ends
-build the same canvases in passes of the same shape, so they get the same numbers as long as they use the same software
-on the same kind of machine; where that is not sure, the sender passes the record on (`polar.text.records`).
+build the same canvases. In exact arithmetic they get the same numbers on any machines. In floats they do as long as
+they use the same software on the same kind of machine; where that is not sure, the sender passes the record on
+(`polar.text.records`).
 """
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from polar.text.records import Asking
-from polar.text.schemes.stream import Tokens
+from polar.text.arithmetic import NoEntropyError
+from polar.text.canonical import CanonicalRule
+from polar.text.scheme import Tokens
+from polar.text.settings import LawSettings
 from polar.text.vocabulary import Vocabulary
 from wm_env.common.arrays import Floats, Ints
+from wm_env.lm.models.exact.law import masses
 from wm_env.lm.models.masked_lm import MaskedLM
-from wm_env.lm.pools.candidates import Pool, make_pools
-from wm_env.lm.pools.settings import PoolSettings
-from wm_env.lm.text import token_bytes
 
 MASS_BITS = 48
 """The law of a token is quantised to multiples of 2^-48, the least probability that differs from none."""
 
-Answer = TypeVar("Answer")
-Result = TypeVar("Result")
+_FINE_BITS = 60
 
 
 @dataclass(frozen=True)
 class QuantisedLaw:
-    """A law of tokens as cumulative integers, shape (tokens + 1,), from 0 to 2^`MASS_BITS`, in the order of ranks."""
+    """A law of tokens as integers.
+
+    Attributes:
+        cumulative: masses of all tokens of smaller rank, shape (tokens + 1,), from 0 up, at most 2^`MASS_BITS`.
+        kept: the share of the model's law that the condition on the form of the text has left.
+    """
 
     cumulative: Ints
+    kept: float = 1.0
 
     def at(self, ranks: Ints) -> list[int]:
         """As in `TokenLaw`."""
@@ -41,15 +47,44 @@ class QuantisedLaw:
         return marks
 
 
-def quantise(log2_prob: Floats) -> QuantisedLaw:
-    """Round the cumulative law down to multiples of 2^-`MASS_BITS`.
+def quantise(log2_prob: Floats) -> Ints:
+    """Masses in multiples of 2^-`MASS_BITS`, from the cumulative law rounded down.
 
-    The mass of any range of ranks, so of any prefix, is off by less than 2^-48.
+    It is summed in integers of 2^-60, so that equal laws give equal integers on every machine. The mass of any range
+    of V ranks, so of any prefix, is off by less than 2^-48 + V 2^-61.
     """
-    sums = np.cumsum(np.exp2(log2_prob))
-    marks = np.floor(sums * (2.0**MASS_BITS / sums[-1])).astype(np.int64)
-    marks[-1] = 1 << MASS_BITS
-    return QuantisedLaw(np.concatenate([np.zeros(1, dtype=np.int64), np.minimum(marks, 1 << MASS_BITS)]))
+    sums = masses(torch.from_numpy(log2_prob), _FINE_BITS).cumsum(0).numpy()
+    quantised: Ints = np.diff(sums >> (_FINE_BITS - MASS_BITS), prepend=0)
+    return quantised
+
+
+def likeliest(law: Ints, ids: Ints, top_p: float) -> Ints:
+    """The masses of the fewest likeliest tokens that together have the share `top_p`, ties broken by token ids; 0 for
+    the others.
+    """
+    if top_p >= 1:
+        return law
+    order = np.lexsort((ids, -law))
+    count = int(np.searchsorted(law[order].cumsum(), math.ceil(top_p * int(law.sum())))) + 1
+    kept = np.zeros_like(law)
+    kept[order[:count]] = law[order[:count]]
+    return kept
+
+
+def restrict(law: Ints, ids: Ints, top_p: float, allowed: NDArray[np.bool_] | None) -> QuantisedLaw:
+    """The law of the likeliest tokens, given that they are allowed; if none of them is, that of all allowed ones.
+
+    Raises:
+        NoEntropyError: no token is.
+    """
+    likely = likeliest(law, ids, top_p)
+    left = likely if allowed is None else np.where(allowed, likely, 0)
+    kept = int(left.sum()) / int(likely.sum())
+    if not kept and allowed is not None:
+        left = np.where(allowed, law, 0)
+    if not left.any():
+        raise NoEntropyError("no token of the model keeps the text in canonical form; use another prompt")
+    return QuantisedLaw(np.concatenate([np.zeros(1, dtype=np.int64), left.cumsum()]), kept)
 
 
 @dataclass(frozen=True)
@@ -60,66 +95,37 @@ class ModelSource:
         lm: the model.
         vocabulary: the tokens that it may say, by the order of their bytes.
         prompt: token ids of the prompt.
-        block_length: L.
-        temperature: tau.
+        rule: which tokens keep a text in canonical form.
+        settings: of the law of tokens.
     """
 
     lm: MaskedLM
     vocabulary: Vocabulary
     prompt: Tokens
-    block_length: int
-    temperature: float
+    settings: LawSettings
+    rule: CanonicalRule
 
     def law(self, tokens: Tokens) -> QuantisedLaw:
         """The law of the token after `tokens`."""
         canvas, position = self.canvas(tokens)
-        law = self.lm.log2_probs(torch.tensor([canvas]), position, self.temperature)[0]
-        return quantise(law.cpu().numpy()[self.vocabulary.ids])
+        law = self.lm.log2_probs(torch.tensor([canvas]), position, self.settings.temperature)[0]
+        quantised = quantise(law.cpu().numpy()[self.vocabulary.ids])
+        allowed = None if self.settings.form == "any" else self.rule.after(self.vocabulary.text(tokens))
+        return restrict(quantised, self.vocabulary.ids, self.settings.top_p, allowed)
 
     def canvas(self, tokens: Tokens) -> tuple[Tokens, int]:
         """The canvas after `tokens`, and the position of the next one."""
-        begun = len(tokens) % self.block_length
+        begun = len(tokens) % self.settings.block_length
         context = self.context(tokens[: len(tokens) - begun])
-        masks = (self.lm.mask_id,) * (self.block_length - begun)
+        masks = (self.lm.mask_id,) * (self.settings.block_length - begun)
         return context + tokens[len(tokens) - begun :] + masks, len(context) + begun
 
     def context(self, tokens: Tokens) -> Tokens:
         """What the model sees before the block that follows `tokens`, whole blocks."""
-        return (self.prompt + tokens)[-(self.lm.max_length - self.block_length) :]
+        return (self.prompt + tokens)[-(self.lm.max_length - self.settings.block_length) :]
 
 
 def open_vocabulary(lm: MaskedLM) -> Vocabulary:
     """The tokens that `lm` may say."""
     banned = lm.banned.tolist()
-    return Vocabulary({token: string for token, string in token_bytes(lm.tokenizer).items() if not banned[token]})
-
-
-@dataclass(frozen=True)
-class PoolSource:
-    """The pools of candidate blocks of one text.
-
-    Attributes:
-        model: the model and the prompt.
-        token_bytes: `wm_env.lm.text.token_bytes` of the model's tokenizer.
-        settings: how the candidates are chosen, with the text's own key.
-    """
-
-    model: ModelSource
-    token_bytes: dict[int, bytes]
-    settings: PoolSettings
-
-    def pool(self, tokens: Tokens) -> Pool:
-        """The candidates of the block that follows `tokens`."""
-        context = np.array([self.model.context(tokens)], dtype=np.int64).reshape(1, -1)
-        return make_pools(self.model.lm, self.token_bytes, context, self.settings)[0]
-
-
-def drive(asking: Asking[Answer, Result], answer: Callable[[Tokens], Answer]) -> Result:
-    """Run a walk to its end, with `answer` for its questions."""
-    try:
-        question = next(asking)
-        while True:
-            question = asking.send(answer(question))
-    except StopIteration as stop:
-        result: Result = stop.value
-        return result
+    return Vocabulary({token: string for token, string in lm.text_tokenizer.strings.items() if not banned[token]})

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from agents.common.settings import PRESETS, PPOSettings
+from agents.ppo_lagrangian.agent import PPOSettings
+from agents.table import preset
 from agents.training.run import start_run, train
 from wm_env.tree import save_tree
 
@@ -35,13 +36,13 @@ TAGS = {
 def run(small_tree, tmp_path):
     save_tree(small_tree, tmp_path / "tree.safetensors")
     settings = dataclasses.replace(
-        PRESETS["ppo"],
+        preset("ppo")[1],
         tree=str(tmp_path / "tree.safetensors"),
         prompts=2,
         candidates=4,
         labels=4,
         iterations=4,
-        ppo=PPOSettings(copies=2, evaluate_every=2),
+        constants=PPOSettings(copies=2, evaluate_every=2),
     )
     started = start_run(tmp_path / "run", settings, ["train.py"])
     train(started)
@@ -58,5 +59,7 @@ def test_tags_and_values_of_a_run(run):
     assert [(point.step, pytest.approx(point.value, abs=1e-6)) for point in points] == [
         (int(row[0]), float(row[column])) for row in rows[1:]
     ]
-    # Rollouts of two copies and two blocks: evaluated before the first, after the second and after the fourth.
-    assert [point.step for point in points] == [0, 8, 16]
+    # Evaluated before the first rollout, after the second and after the fourth.
+    assert [point.step for point in points] == [0, 2, 4]
+    # A rollout has two copies of two blocks.
+    assert [point.value for point in events.Scalars("time/total_timesteps")] == [0, 8, 16]

@@ -17,8 +17,8 @@ import torch
 from repository import ROOT
 
 from agents.common.runs import RunFolder, load_checkpoint
-from agents.common.settings import PRESETS
 from agents.planner.adaptive import plan_adaptive
+from agents.table import preset as preset_of
 from polar.code.adaptive import AdaptiveSettings
 from polar.evaluation.adaptive import evaluate_adaptive
 from train import main
@@ -74,7 +74,7 @@ def test_run_folder_is_complete(whole_run):
     law = load_law(folder.law, tree)
     assert (len(tree.prior), law.blocks[0].labels) == (3, 8)
     settings = json.loads(folder.config.read_text())["settings"]
-    assert settings["iterations"] == PRESETS["smoke"].iterations == 60
+    assert settings["iterations"] == 60
     assert list(run.glob("events.out.tfevents.*"))
     assert output.splitlines()[0].startswith("iteration 0 of 60: rate ")
     # Sixty iterations do not reach the limit, and beyond it there is no share of the optimum.
@@ -188,7 +188,7 @@ def test_objective_chooses_the_preset_of_the_learner(small_tree_file, tmp_path, 
     done = train("--tree", small_tree_file, "--run", run, *SMALL, "--iterations", 20, *arguments)
     assert done.code == 0, done.err
     settings = json.loads(RunFolder(run).config.read_text())["settings"]
-    assert settings["learner"] == dataclasses.asdict(PRESETS[preset].learner)
+    assert settings["learner"] == dataclasses.asdict(preset_of(preset)[1].constants)
     assert settings["labels"] == 8
 
 
@@ -197,7 +197,9 @@ def test_help_shows_what_the_preset_leaves_to_the_defaults():
     assert {done.code for done in shown.values()} == {0}
     for preset, done in shown.items():
         text = " ".join(done.out.replace("│", " ").split())
-        assert re.search(r"--iterations INT .*?\(default: ([^)]*)\)", text).group(1) == str(PRESETS[preset].iterations)
+        assert re.search(r"--iterations INT .*?\(default: ([^)]*)\)", text).group(1) == str(
+            preset_of(preset)[1].iterations
+        )
 
 
 @pytest.mark.parametrize("arguments", [["--preset"], ["--preset", "other"]])

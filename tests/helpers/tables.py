@@ -25,13 +25,3 @@ class TableLaw:
         """Numerator and denominator."""
         rank = vocabulary.ids.tolist().index(token)
         return self.masses[rank], sum(self.masses)
-
-
-def answer(walk, law_of):
-    """Run a walk on laws from `law_of`; its result."""
-    try:
-        question = next(walk)
-        while True:
-            question = walk.send(law_of(question))
-    except StopIteration as stop:
-        return stop.value

@@ -8,6 +8,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.network import LLaDAConfig, build_network
 from wm_env.lm.pretrain.checkpoint import save_lm
 
@@ -67,14 +68,18 @@ def write_lm(
 
 
 def brute_force(lm, allowed: int, context: list[int], length: int, temperature: float) -> dict[tuple[int, ...], float]:
-    """log2 probability of every block of `length` of the tokens 0..allowed-1: a full forward a prefix, own softmax."""
+    """log2 probability of every block of `length` of the tokens 0..allowed-1: a full forward a prefix, own softmax.
+
+    The network of transformers computes, whatever `lm` computes in.
+    """
+    network = load_lm(lm.name, arithmetic="float").network
     scores: dict[tuple[int, ...], float] = {(): 0.0}
     for step in range(length):
         longer = {}
         for prefix, score in scores.items():
             canvas = torch.tensor([[*context, *prefix, *[lm.mask_id] * (length - step)]])
             with torch.no_grad():
-                logits = lm.network(canvas, use_cache=False).logits[0, len(context) + step, :allowed]
+                logits = network(canvas, use_cache=False).logits[0, len(context) + step, :allowed]
             scaled = logits.numpy().astype(np.float64) / temperature
             weights = np.exp(scaled - scaled.max())
             for token, probability in enumerate(weights / weights.sum()):

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from small_trees import uneven_tree
 
-from wm_env.optimum import Optimum, RateBound, clipped_law, percent_of_optimum, rate_bound, solve
+from wm_env.costs import COSTS, clipped_law
+from wm_env.optimum import Optimum, RateBound, percent_of_optimum, rate_bound, solve
 from wm_env.synthetic import synthetic_tree
 from wm_env.tree import StateTree, number_symbols
 
 
-def convex_optimum(tree: StateTree, epsilon: float, gamma: float) -> float:
+def convex_optimum(tree: StateTree, epsilon: float, gamma: float, kind: str = "tv") -> float:
     """The same optimum as one joint convex programme over the flows f(s, x) = Z(s) q(x|s)."""
     reach: cvxpy.Expression = cvxpy.Constant(tree.prior)
     rate, cost, constraints = cvxpy.Constant(0), cvxpy.Constant(0), []
@@ -27,7 +28,11 @@ def convex_optimum(tree: StateTree, epsilon: float, gamma: float) -> float:
         mass = cvxpy.reshape(reach, (states, 1), order="C") @ np.ones((1, candidates))
         weight = gamma ** (number + 1)
         rate += weight * cvxpy.sum(-cvxpy.rel_entr(flow, mass)) / math.log(2)
-        cost += weight * cvxpy.sum(cvxpy.abs(flow - cvxpy.multiply(mass, block.cover))) / 2
+        plain = cvxpy.multiply(mass, block.cover)
+        if kind == "kl":
+            cost += weight * cvxpy.sum(cvxpy.rel_entr(flow, plain + (block.cover == 0))) / math.log(2)
+        else:
+            cost += weight * cvxpy.sum(cvxpy.abs(flow - plain)) / 2
         if number + 1 < len(tree.blocks):
             flat = cvxpy.reshape(flow, (states * candidates,), order="C")
             parent = np.zeros((len(tree.blocks[number + 1].cover), states * candidates))
@@ -61,9 +66,12 @@ def rate_and_cost(tree: StateTree, laws: list[np.ndarray], gamma: float) -> tupl
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
 @pytest.mark.parametrize(("blocks", "candidates"), [(1, 20), (2, 6), (3, 3)])
 @pytest.mark.parametrize("epsilon", [0.02, 0.2])
-def test_equals_a_joint_convex_programme(blocks: int, candidates: int, gamma: float, epsilon: float) -> None:
+@pytest.mark.parametrize("kind", ["tv", "kl"])
+def test_equals_a_joint_convex_programme(blocks: int, candidates: int, gamma: float, epsilon: float, kind: str) -> None:
     tree = synthetic_tree(2, blocks, candidates, entropy=0.6 * np.log2(candidates), seed=blocks)
-    assert solve(tree, epsilon, gamma).rate == pytest.approx(convex_optimum(tree, epsilon, gamma), abs=1e-5)
+    optimum = solve(tree, epsilon, gamma, COSTS[kind])
+    assert optimum.rate == pytest.approx(convex_optimum(tree, epsilon, gamma, kind), abs=1e-5)
+    assert optimum.cost <= epsilon + 1e-9
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.9])

@@ -194,6 +194,26 @@ def _mount_points() -> list[str]:
     return [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in lines]
 
 
+def check_replaceable(path: Path, kind: str, advice: str) -> None:
+    """Check that no other kind of file would be replaced: what is there, if anything, names its kind near its start.
+
+    Args:
+        path: what is to be written later.
+        kind: what the files of this command say about themselves.
+        advice: what to do instead, the end of the error.
+
+    Raises:
+        FileExistsError: something else is there.
+    """
+    target = link_target(path)
+    if not target.is_file() or not target.stat().st_size:
+        return
+    with target.open("rb") as file:
+        start = file.read(1 << 16)
+    if kind.encode() not in start:
+        raise FileExistsError(f"{path} exists and is no {kind} file, which this command would replace: {advice}")
+
+
 def _output_target(path: Path, advice: str) -> Path:
     """`link_target(path)`; FileExistsError if a folder or a device is there."""
     target = link_target(path)
@@ -202,18 +222,18 @@ def _output_target(path: Path, advice: str) -> Path:
     return target
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8, whole or not at all."""
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+def write_text(path: Path, text: str, mode: int = 0o666) -> None:
+    """Write `text` as UTF-8, whole or not at all; `mode` as in `write_atomically`."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), mode)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON with a final newline, whole or not at all.
+def write_json(path: Path, value: Any, mode: int = 0o666) -> None:
+    """Write `value` as indented JSON with a final newline, whole or not at all; `mode` as in `write_atomically`.
 
     Raises:
         ValueError: `value` holds a NaN or an infinity, which JSON cannot say.
     """
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", mode)
 
 
 @contextmanager

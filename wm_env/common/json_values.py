@@ -102,7 +102,8 @@ def _read(kind: Any, value: Any, source: object, name: str) -> Any:
 
 
 def _read_fields(kind: Any, values: dict[str, Any], source: object, name: str) -> Any:
-    types = get_type_hints(kind)
+    hints = get_type_hints(kind)
+    types = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
     before = f"{name}." if name else ""
     if unknown := sorted(values.keys() - types.keys()):
         raise ValueError(f"{source}: {before}{unknown[0]} is unknown")

@@ -4,54 +4,37 @@ A receiver has the text, not the token ids, and one text has many tokenisations.
 blocks of equal bytes are one candidate, and a block that ends inside a character is none.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-from transformers import PreTrainedTokenizerFast
-from transformers.convert_slow_tokenizer import bytes_to_unicode
+from wm_env.lm.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 
-def token_bytes(tokenizer: PreTrainedTokenizerFast) -> dict[int, bytes]:
-    """The bytes of every token that is made of text; special and other added tokens are left out.
+def text_tokenizer(tokenizer: "PreTrainedTokenizerFast") -> TextTokenizer:
+    """A tokenizer of transformers as one of plain text; what happens to the one later does not change the other."""
+    return TextTokenizer(tokenizer.backend_tokenizer.to_str())
 
-    The bytes of a block are those of its tokens one after the other, whatever stands before it; no space is cleaned up.
-    A byte-level BPE says itself what they are. The words of a WordPiece vocabulary (BERT) begin with a space here, and
-    their later pieces do not: its texts have a space before every word and every punctuation mark.
+
+def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Mapping[int, bytes]:
+    """The bytes of every token that is made of text, see `TextTokenizer.strings`.
 
     Raises:
-        ValueError: the tokenizer is of another kind.
+        ValueError: the tokenizer is of another kind, or random.
     """
-    decoder = _decoder(tokenizer)
-    added = tokenizer.added_tokens_decoder
-    tokens = {number: token for token, number in tokenizer.get_vocab().items() if number not in added}
-    if decoder.get("type") == "WordPiece":
-        return {number: _word_piece(token, decoder["prefix"]) for number, token in tokens.items()}
-    if not is_byte_level(tokenizer):
-        kind = decoder.get("type", "no decoder")
-        raise ValueError(f"the tokenizer decodes by {kind}; a byte-level BPE or a WordPiece tokenizer is needed")
-    alphabet = {character: byte for byte, character in bytes_to_unicode().items()}
-    return {number: bytes(alphabet[character] for character in token) for number, token in tokens.items()}
+    return text_tokenizer(tokenizer).strings
+
+
+def is_byte_level(tokenizer: "PreTrainedTokenizerFast") -> bool:
+    """Whether the bytes of a text's tokens are the text; other tokenizers drop spaces, case or accents."""
+    return text_tokenizer(tokenizer).is_byte_level
 
 
 def spell(vocabulary: Mapping[int, bytes], tokens: Iterable[int]) -> bytes:
     """The text of token ids; `vocabulary` is `token_bytes` of their tokenizer."""
     return b"".join(vocabulary[token] for token in tokens)
-
-
-def is_byte_level(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether the bytes of a text's tokens are the text; other tokenizers drop spaces, case or accents."""
-    decoder = _decoder(tokenizer)
-    return {part.get("type") for part in decoder.get("decoders", [decoder])} == {"ByteLevel"}
-
-
-def _decoder(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    decoder: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"] or {}
-    return decoder
-
-
-def _word_piece(token: str, prefix: str) -> bytes:
-    return (token.removeprefix(prefix) if token.startswith(prefix) else f" {token}").encode()
 
 
 def is_text(block: bytes) -> bool:

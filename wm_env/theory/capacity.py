@@ -5,7 +5,10 @@ on the number of labels the maximum is H(X|S): U = X attains it, and I(U;X) - I(
 for every U. A real optimisation remains when there are fewer labels than tokens, or when the decoder sees the text
 through a channel, Y instead of X; then the rate is I(U;Y) - I(U;S) = H(U|S) - H(U|Y).
 
-`best_rate` climbs it by the update P(u|x,s) <- P(u|x,s) exp(E[ln P(u|Y) | x]) / P(u|s), renormalised over u; without a
+Behind a channel the maximum over labels of any number is a convex programme: `wm_env.theory.channel_capacity`. Up to
+|X| |S| labels may be needed there, so with fewer `best_rate` may stay below it.
+
+`best_rate` climbs by the update P(u|x,s) <- P(u|x,s) exp(E[ln P(u|Y) | x]) / P(u|s), renormalised over u; without a
 channel that is P(u|x,s) P(u|x) / P(u|s). It maximises a lower bound that is tight at the current point: -H(U|Y) is at
 least the expected log-likelihood under the current P(u|y) (Gibbs), and H(U|S) at least its tangent minus
 D(P(u|x,s) || current) (data processing). So the rate never falls, and every fixed point is stationary.
@@ -29,6 +32,7 @@ with quitting_on_interrupt(__name__):
     from wm_env.common.json_values import read_as
     from wm_env.information import entropy, measure
     from wm_env.law import BlockLaw
+    from wm_env.theory.channel_capacity import MOST_MAPS, channel_capacity, count_maps
 
 TINY = 1e-300
 
@@ -302,12 +306,13 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Solve:
-    """Best rate of one cover: with a restricted number of labels, or behind a channel, or both."""
+    """Best rate of one cover: its capacity behind a channel, or what is found with a restricted number of labels."""
 
     law: Annotated[Path, tyro.conf.Positional]
     """JSON file: {"state_probs": [P(s)], "cover": [[P(x|s)] per state], "channel": [[P(y|x)] per token], optional}."""
     labels: int | None = None
-    """M, the largest number of labels; by default as many as there are tokens."""
+    """M, the largest number of labels; by default as many as can be of use. Behind a channel the default is the
+    capacity, by convex programming, if there are at most 16384 maps of states to tokens."""
     substitution: float | None = None
     """Probability that a token is replaced by another before the decoder sees it; instead of a channel in the file."""
     restarts: int = 32
@@ -325,7 +330,12 @@ class Solve:
         """
         check_seed(self.seed)
         cover = self._read()
-        labels = cover.cover.shape[1] if self.labels is None else self.labels
+        states, tokens = cover.cover.shape
+        if cover.channel is not None and self.labels is None and count_maps(cover.cover.numpy()) <= MOST_MAPS:
+            self._certify(cover, cover.channel)
+            return
+        needed = tokens if cover.channel is None else tokens * states
+        labels = needed if self.labels is None else self.labels
         generator = torch.Generator().manual_seed(self.seed)
         found = best_rate(cover, labels, generator, self.restarts, self.iterations)
         near = int((found.rates > found.rate - 1e-6).sum())
@@ -333,6 +343,12 @@ class Solve:
         print(
             f"best rate, M = {labels:<5} {found.rate:.6f} bits/token ({near} of {len(found.rates)} starts reached it)"
         )
+        print(f"key rate I(U;X|S)    {found.key_rate:.6f} bits/token")
+
+    def _certify(self, cover: Cover, channel: Tensor) -> None:
+        found = channel_capacity(cover.state_probs.numpy(), cover.cover.numpy(), channel.numpy())
+        print(f"H(X|S)               {cover_entropy(cover):.6f} bits/token")
+        print(f"capacity             {found.rate:.6f} bits/token (proven within {found.gap:.0e})")
         print(f"key rate I(U;X|S)    {found.key_rate:.6f} bits/token")
 
     def _read(self) -> Cover:

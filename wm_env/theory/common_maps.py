@@ -12,7 +12,11 @@ price of sum_D pi(D) = 1, the law of maps is the best.
 
 U = sum_x min(p(x), 1/K) remains an upper bound. It is reached where maps can tell apart the K dearest candidates of
 every state at once, a problem of colouring. That can fail: of three states with two candidates each, every two of
-which share one, a single bit cannot serve all.
+which share one, a single bit cannot serve all, and the least block error is 1/6.
+
+`common_map_limits` searches the maps by integer programming, whose bound on the best map makes a bound on all laws of
+maps; so it proves what no code of such a decoder exceeds. With l key bits and a single map that is `best_common_map`.
+Both add the total variation t: the mass that a code's law has above the cover's is at most t.
 
 A tool for research: `benchmarks/common_maps.py` says with it how much the planner loses. No command needs it.
 """
@@ -20,12 +24,14 @@ A tool for research: `benchmarks/common_maps.py` says with it how much the plann
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linprog
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import coo_array, vstack
 
 from wm_env.common.arrays import Floats, Ints
 
 _ROUNDING = 1e-9
+_PROVEN = 1e-7
+"""Bounds this near to the success are no further apart than the solver's tolerance."""
 _TRIES = 4
 _SWEEPS = 3
 _SPREAD = 0.5
@@ -45,6 +51,117 @@ class _Prices:
     value: float
     worth: Floats
     of_map: float
+
+
+@dataclass(frozen=True)
+class MapLimit:
+    """Success at TV 0 of the best code of a decoder that knows only the law of the states.
+
+    Attributes:
+        success: some code has it.
+        bound: no code has more.
+    """
+
+    success: float
+    bound: float
+
+
+def common_map_limits(
+    pmf: Floats, seen: Ints, state_probs: Floats, message_bits: int, rounds: int = 100, seconds: float = 10.0
+) -> MapLimit:
+    """The best success probability over all laws of common maps, any amount of shared key, with a proven bound.
+
+    Exact (both numbers equal to 1e-7) if the integer programmes finish, as they do for some twenty symbols.
+
+    Args:
+        pmf: p(x|s), shape (N, Q).
+        seen: number 0, 1, ... of what the decoder sees of a candidate, shape (N, Q).
+        state_probs: law of the states, shape (N,).
+        message_bits: l >= 1.
+        rounds: most maps that are added.
+        seconds: limit of each search for a map.
+    """
+    number = np.where(pmf > 0, seen, 0)
+    maps = best_common_map(pmf, seen, state_probs, message_bits, seconds)[0][None]
+    bound = 1.0
+    for _ in range(rounds):
+        prices = _solve(pmf, maps[:, number], state_probs, message_bits)
+        words, worth = _dearest_map(prices.worth, pmf, number, message_bits, np.inf, seconds)
+        excess = worth * 0.5**message_bits - prices.of_map
+        bound = min(bound, prices.value + max(excess, 0.0))
+        if bound - prices.value < _PROVEN or (maps == words).all(1).any():
+            break
+        maps = np.concatenate([maps, words[None]])
+    return MapLimit(prices.value, bound)
+
+
+def best_common_map(
+    pmf: Floats, seen: Ints, state_probs: Floats, message_bits: int, seconds: float = 10.0
+) -> tuple[Ints, MapLimit]:
+    """The one map of symbols to words that a decoder without the state uses best with l key bits, and its limit.
+
+    The success is max_d E_S sum_w min(p_S(d^-1(w)), 2^-l). No code that uses l key bits in any way has more, as in
+    `wm_env.theory.limits.key_limited_success`. Arguments as of `common_map_limits`.
+
+    Returns:
+        words: shape (numbers,), and the success with a proven bound.
+    """
+    number = np.where(pmf > 0, seen, 0)
+    words, bound = _dearest_map(state_probs[:, None] * pmf, pmf, number, message_bits, 0.5**message_bits, seconds)
+    loads = np.zeros((len(pmf), 1 << message_bits))
+    np.add.at(loads, (np.arange(len(pmf))[:, None], words[number]), pmf)
+    success = float(state_probs @ np.minimum(loads, 0.5**message_bits).sum(1))
+    return words, MapLimit(success, max(bound, success))
+
+
+def _dearest_map(
+    worth: Floats, pmf: Floats, seen: Ints, message_bits: int, cap: float, seconds: float
+) -> tuple[Ints, float]:
+    """The map with the largest sum over states and words, by integer programming; and a bound on that of every map.
+
+    Of a word counts the dearest candidate if `cap` is infinite, otherwise the sum of its candidates' worth, at most the
+    cap times the state's probability, which is the row's sum of `worth`.
+    """
+    states, count = len(pmf), 1 << message_bits
+    numbers = int(seen.max()) + 1
+    state, place = np.nonzero(pmf > 0)
+    value = worth[state, place]
+    # Variables: d(number, word), and for every (state, candidate, word) what the word takes of the candidate.
+    placed = numbers * count
+    item, word = np.indices((len(state), count)).reshape(2, -1)
+    part = placed + np.arange(len(item))
+    counted = np.where(np.isinf(cap), 1.0, value[item])
+    size = placed + len(item)
+    one_word = coo_array(
+        (np.ones(placed), (np.repeat(np.arange(numbers), count), np.arange(placed))), shape=(numbers, size)
+    )
+    own_word = coo_array(
+        (
+            np.repeat([1.0, -1.0], len(item)),
+            (
+                np.tile(np.arange(len(item)), 2),
+                np.concatenate([part, seen[state, place][item] * count + word]),
+            ),
+        ),
+        shape=(len(item), size),
+    )
+    full = coo_array((counted, (state[item] * count + word, part)), shape=(states * count, size))
+    room = np.ones(states) if np.isinf(cap) else cap * worth.sum(1)
+    answer = milp(
+        np.concatenate([np.zeros(placed), -value[item]]),
+        integrality=np.concatenate([np.ones(placed), np.zeros(len(item))]),
+        bounds=Bounds(0, 1),
+        constraints=[
+            LinearConstraint(one_word.tocsr(), 1, 1),
+            LinearConstraint(own_word.tocsr(), -np.inf, 0),
+            LinearConstraint(full.tocsr(), -np.inf, np.repeat(room, count)),
+        ],
+        options={"time_limit": seconds, "mip_rel_gap": 0.0},
+    )
+    if answer.x is None:
+        return np.zeros(numbers, dtype=np.int64), float(value.sum())
+    words: Ints = answer.x[:placed].reshape(numbers, count).argmax(1)
+    return words, -float(answer.mip_dual_bound)
 
 
 def common_map_success(

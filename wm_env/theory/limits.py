@@ -1,16 +1,20 @@
 """What one block can carry at best: success, bit error and zero error for l message bits, with a TV budget.
 
-Both ends know the law p of a block over Q candidates; the message, padded, is uniform on K = 2^l words. With a pad of l
-key bits the largest success probability at total variation t is min(1, P0 + t), where P0 is the value of the best
-partition of the candidates into K bins,
+Both ends know the state, so the law p of a block over Q candidates; the message is uniform on K = 2^l words. However
+l key bits are used, the success probability is at most min(1, P0 + t), t the total variation of the messages' laws, mean
+over messages, and P0 the value of the best partition of the candidates into K bins,
 
-    P0 = max over partitions of sum_w min(p(B_w), 1/K),
+    P0 = max over partitions of sum_w min(p(B_w), 1/K);
 
-and with more shared key it is min(1, U + t), U = sum_x min(p(x), 1/K) >= P0. Q candidates with mass never carry more
-than Q of the K words, which caps both at Q/K. Zero error at TV 0 needs l <= H_min(p).
+a pad reaches it. With more shared key the largest success is min(1, U + t), U = sum_x min(p(x), 1/K) >= P0. Q candidates
+with mass never carry more than Q of the K words, which caps both at Q/K. l bits pass without error at TV 0, l fixed, if
+and only if l <= H_min(p).
+
+Every limit holds for any decoder that knows at most the state, but a decoder that does not know it may have less:
+`wm_env.theory.common_maps`. The states' law is given here. A code that spends total variation in one block changes which
+states come later; `wm_env.theory.steering` has the limits over all of that.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +32,7 @@ _ROUNDING = 1e-12
 _LISTED = 12
 """Most items whose subset sums are listed outright; those of more items are searched in two halves."""
 _SPLIT = 32
-"""Most items that are split as evenly as they can be, in milliseconds; of more, so many of the smallest."""
+"""Most items that are split as evenly as they can be, in milliseconds; of more items only the smallest are."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,12 @@ class Limit:
     """The one-shot optimum of l message bits, averaged over the states of a block.
 
     Attributes:
-        success: E[P0], proven to within `gap`: the success probability with l key bits at TV 0.
-        gap: the true E[P0] is at most `success + gap`.
+        success: value of the partitions found, at most E[P0]: a success probability that l key bits reach at TV 0.
+        gap: E[P0] is at most `success + gap`.
         shared_key_success: E[U], the same with any amount of shared key.
         largest_success: E[min(1, candidates / 2^l)], which no TV budget exceeds.
-        least_bit_error: bit error rate of as many words as there are candidates if they cover all others as nearly as
-            spheres could; no TV budget has less.
+        least_bit_error: bit error rate if the words of the candidates were centres of disjoint spheres that cover all
+            words; no TV budget has less.
         distance_masses: least mass with 0, 1, ..., l wrong bits, shape (l + 1,), sums to 1.
         zero_error: probability of the states with l <= H_min, which carry l bits without error at TV 0.
     """
@@ -55,17 +59,20 @@ class Limit:
     zero_error: float
 
     def block_error(self, tv_budget: float) -> float:
-        """Least block error rate with l key bits at this average TV: every unit of TV buys one of success."""
-        return max(0.0, 1 - min(self.largest_success, self.success + tv_budget))
+        """No code with l key bits has a smaller block error rate at this average TV: a unit of TV buys one of success.
+
+        It counts the partitions' proven bound, so it may lie `gap` below what a code reaches.
+        """
+        return max(0.0, 1 - min(self.largest_success, self.success + self.gap + tv_budget))
 
     def shared_key_block_error(self, tv_budget: float) -> float:
-        """Least block error rate with any amount of shared key at this average TV."""
+        """No code has a smaller block error rate at this average TV, with any amount of shared key; attained."""
         return max(0.0, 1 - min(self.largest_success, self.shared_key_success + tv_budget))
 
     def bit_error(self, tv_budget: float) -> float:
         """phi: no code has a smaller bit error rate at this average TV, with any key; in [0, 1/2].
 
-        The budget turns the mass with the most wrong bits into right mass.
+        A bound, not always attained, least of all where the decoder does not know the state. The budget turns the mass with the most wrong bits into right mass.
         """
         bits = len(self.distance_masses) - 1
         beyond = np.cumsum(self.distance_masses[::-1])[::-1] - self.distance_masses
@@ -83,6 +90,28 @@ def shared_key_success(pmf: Floats, message_bits: int) -> Floats:
     """U = sum_x min(p(x), 2^-l) over the last axis, in [0, 1]: the best success probability with any shared key."""
     success: Floats = np.minimum(pmf, 2.0**-message_bits).sum(-1)
     return success
+
+
+def key_limited_success(pmf: Floats, message_bits: int, key_bits: int) -> float:
+    """What r key bits allow at TV 0, in [0, 1]: no code that uses r key bits in any way succeeds more often.
+
+    For a message m the r bits choose among 2^r decoding maps d_k. Key k holds at most 2^-r of the mass, and candidate x
+    at most p(x); the sum over m is then at most 2^r times the largest sum_w min(2^-r, p(d^-1(w))) of any map d. So
+
+        P_c <= 2^(r-l) max_d sum_w min(2^-r, p(d^-1(w))) + t,    t = mean over m of TV(P^m, p).
+
+    With r < l there are words for all candidates that a packing needs, and the maximum is sum_x min(2^-r, p(x)).
+
+    Args:
+        pmf: p(x), shape (Q,).
+        message_bits: l >= 0.
+        key_bits: r >= 0. The bound is proven up to the bound on the best partition where r = l; with r > l it is U.
+    """
+    if key_bits < message_bits:
+        return float(np.minimum(pmf, 2.0**-key_bits).sum() * 2.0 ** (key_bits - message_bits))
+    if key_bits > message_bits:
+        return float(shared_key_success(pmf, message_bits))
+    return _partition(pmf, message_bits, 0.0, NODES)[2]
 
 
 def distance_masses(pmf: Floats, message_bits: int) -> Floats:
@@ -119,6 +148,26 @@ def block_limit(cover: Floats, state_probs: Floats, message_bits: int, gap: floa
         gap: how well E[P0] is to be known.
         nodes: see `best_partition`; with too few of them `Limit.gap` stays above `gap`.
     """
+    value, bound = partition_bounds(cover, state_probs, message_bits, gap, nodes)
+    nearest = _nearest_masses((cover > 0).sum(1), message_bits)
+    return Limit(
+        success=float(state_probs @ value),
+        gap=float(state_probs @ (bound - value)),
+        shared_key_success=float(state_probs @ shared_key_success(cover, message_bits)),
+        largest_success=float(state_probs @ nearest[:, 0]),
+        least_bit_error=float(state_probs @ nearest @ np.arange(message_bits + 1)) / message_bits,
+        distance_masses=state_probs @ distance_masses(cover, message_bits),
+        zero_error=float(state_probs @ (message_bits <= min_entropy(cover) + 1e-12)),
+    )
+
+
+def partition_bounds(
+    cover: Floats, state_probs: Floats, message_bits: int, gap: float = 1e-4, nodes: int = NODES
+) -> tuple[Floats, Floats]:
+    """Value of the best partition found of every state and a bound on that of every partition, shape (N,) each.
+
+    Arguments as of `block_limit`.
+    """
     found = [_partition(row, message_bits, 0.0, 0) for row in cover]
     value = np.array([value for _, value, _ in found])
     bound = np.array([bound for _, _, bound in found])
@@ -128,16 +177,7 @@ def block_limit(cover: Floats, state_probs: Floats, message_bits: int, gap: floa
             break
         _, value[state], bound[state] = _partition(cover[state], message_bits, gap / 10, nodes)
         doubt[state] = state_probs[state] * (bound[state] - value[state])
-    nearest = _nearest_masses((cover > 0).sum(1), message_bits)
-    return Limit(
-        success=float(state_probs @ value),
-        gap=float(max(doubt.sum(), 0)),
-        shared_key_success=float(state_probs @ shared_key_success(cover, message_bits)),
-        largest_success=float(state_probs @ nearest[:, 0]),
-        least_bit_error=float(state_probs @ nearest @ np.arange(message_bits + 1)) / message_bits,
-        distance_masses=state_probs @ distance_masses(cover, message_bits),
-        zero_error=float(state_probs @ (message_bits <= min_entropy(cover) + 1e-12)),
-    )
+    return value, bound
 
 
 def _nearest_masses(candidates: Ints, message_bits: int) -> Floats:
@@ -149,52 +189,19 @@ def _nearest_masses(candidates: Ints, message_bits: int) -> Floats:
 def tree_limit(tree: StateTree, message_bits: int, gap: float = 1e-4, nodes: int = NODES) -> Limit:
     """The one-shot optimum of l message bits in every block of a tree, averaged over its blocks and states.
 
-    States count as often as the model reaches them; a TV budget is an average over blocks and states too. A code that
-    spends TV also changes how often later states are reached, so codes are held against `law_limit`. See `block_limit`.
+    States count as often as the model reaches them; a TV budget is an average over blocks and states too. A limit of
+    codes that leave these frequencies as they are. One that spends TV changes them, and may do better: it is held
+    against `law_limit`, and every code against `wm_env.theory.steering`. See `block_limit`.
     """
     weights = np.concatenate(state_reach(tree)) / len(tree.blocks)
     return block_limit(np.concatenate([block.cover for block in tree.blocks]), weights, message_bits, gap, nodes)
 
 
 def law_limit(law: JointLaw, message_bits: int, gap: float = 1e-4, nodes: int = NODES) -> Limit:
-    """The same for the states as often as a law reaches them: no code with these Z(s) is better."""
+    """The same for the states as often as a law reaches them: a limit of the codes with these Z(s)."""
     weights = np.concatenate([block.state_probs.numpy() for block in law.blocks]) / len(law.blocks)
     cover = np.concatenate([block.cover.numpy() for block in law.blocks])
     return block_limit(cover, weights, message_bits, gap, nodes)
-
-
-def error_free_bits(covers: Sequence[Floats], state_probs: Sequence[Floats], tv_budget: float) -> float:
-    """Most bits per block without error, E[l(s)], at this average TV, if lengths follow the state; with any shared key.
-
-    A state carries l bits at the price 1 - U(l), if it has 2^l candidates. The budget goes to the cheapest bits of all
-    states, along the convex hull of each state's prices, and may end inside a step; whole lengths have at most as many.
-
-    Args:
-        covers: P(x|s) of every block, shape (N, Q) each.
-        state_probs: law of the states of every block, shape (N,) each.
-        tv_budget: mean over blocks and states, >= 0.
-    """
-    cover, weights = np.concatenate(covers), np.concatenate(state_probs) / len(covers)
-    most = np.log2((cover > 0).sum(1)).astype(np.int64)
-    lengths = np.arange(most.max() + 1)
-    price = 1 - np.stack([shared_key_success(cover, bits) for bits in lengths.tolist()], axis=1)
-    price = np.where(price <= _ROUNDING, 0, price)
-    state, length = np.arange(len(cover)), np.zeros(len(cover), dtype=np.int64)
-    costs, gains = [np.zeros(len(cover))], [np.zeros(len(cover))]
-    for _ in lengths[1:]:
-        further, added = lengths - length[:, None], price - price[state, length][:, None]
-        possible = (further > 0) & (lengths <= most[:, None])
-        per_bit = np.divide(added, further, out=np.full(added.shape, np.inf), where=possible)
-        longer = np.where(possible.any(1), per_bit.argmin(1), length)
-        costs.append(weights * (price[state, longer] - price[state, length]))
-        gains.append(weights * (longer - length))
-        length = longer
-    cost, gain = np.concatenate(costs), np.concatenate(gains)
-    cheapest_first = np.argsort(np.divide(cost, gain, out=np.zeros_like(cost), where=gain > 0), kind="stable")
-    cost, gain = cost[cheapest_first], gain[cheapest_first]
-    left = tv_budget - (cost.cumsum() - cost)
-    share = np.divide(left, cost, out=np.ones_like(cost), where=cost > 0).clip(0, 1)
-    return float(gain @ share)
 
 
 def best_partition(pmf: Floats, message_bits: int, gap: float = 0.0, nodes: int = NODES) -> tuple[Ints, float]:

@@ -15,8 +15,8 @@ from polar.evaluation.live.reading import Received, Receiver
 from polar.evaluation.live.rounds import Round
 from polar.evaluation.live.session import Session
 from polar.evaluation.live.texts import Continuation, Kind
-from polar.evaluation.montecarlo import block_interval
 from wm_env.common.arrays import Floats
+from wm_env.common.intervals import block_interval
 from wm_env.law import advance
 from wm_env.tree import StateTree
 

@@ -17,7 +17,8 @@ from wm_env.common.arrays import Floats
 from wm_env.law import JointLaw
 from wm_env.lm.build.partial import Context
 from wm_env.lm.build.states import encode_prompts
-from wm_env.lm.models.load import load_lm
+from wm_env.lm.models.exact.network import VERSION
+from wm_env.lm.models.load import dtype_named, load_lm
 from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.text import token_bytes
 from wm_env.runs import FinishedRun
@@ -87,7 +88,7 @@ def open_session(run: FinishedRun, settings: EvaluationSettings) -> Session:
         chains = [chain_entropies(block, law.block_length) for block in law.blocks]
         fixed = design_codes(law, chains, KeySchedule(bits, bits))
         codes = [fixed_code(block, code) for block, code in zip(law.blocks, fixed, strict=True)]
-    lm = load_lm(settings.model, device=settings.device, dtype=_number_format(tree, str(name)))
+    lm = _load_as(tree, settings, str(name))
     meta, theirs = tree.meta, tree.meta.model_fingerprint[:12] or "none"
     if (lm.fingerprint, lm.tokenizer_fingerprint) != (meta.model_fingerprint, meta.tokenizer_fingerprint):
         raise ValueError(
@@ -100,19 +101,23 @@ def open_session(run: FinishedRun, settings: EvaluationSettings) -> Session:
     return Session(tree, law, writer, contexts, codes, given_dither, settings, bits == "auto")
 
 
-def _number_format(tree: StateTree, name: str) -> torch.dtype:
-    """What the model of the tree computed in.
+def _load_as(tree: StateTree, settings: EvaluationSettings, name: str) -> MaskedLM:
+    """The model, in the arithmetic that the tree was made in.
 
     Raises:
-        ValueError: that is nothing that models are loaded in.
+        ValueError: that is nothing that models are loaded in, or not as the model is stored.
     """
-    formats = {"": torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16}
-    if tree.meta.dtype not in list(formats):
+    made_in, lm = tree.meta.dtype or "float32", None
+    if made_in in ["float32", "bfloat16", "float64"]:
+        lm = load_lm(settings.model, device=settings.device, dtype=dtype_named(made_in))
+    elif str(made_in).startswith(VERSION):
+        lm = load_lm(settings.model, device=settings.device, arithmetic="exact")
+    if lm is None or lm.number_format != made_in:
         raise ValueError(
-            f"the tree of {name} says that its model computed in {tree.meta.dtype!r}, "
-            "which is neither float32 nor bfloat16: build it again"
+            f"the tree of {name} says that its model computed in {made_in!r}, "
+            f"{'which is not implemented' if lm is None else f'here it computes in {lm.number_format}'}: build it again"
         )
-    return formats[tree.meta.dtype]
+    return lm
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,23 @@ import numpy as np
 import pytest
 import torch
 
-from agents.common.checkpoints import Entry, StoredBest, adam, checked, read_about
+from agents.common.checkpoints import Best, Entry, adam, checked, read_about
 from agents.common.runs import CHECKPOINT_FORMAT, RunFolder
-from agents.common.settings import PRESETS, LearnerSettings, PPOSettings, RunSettings
+from agents.common.settings import RunSettings
+from agents.ppo_lagrangian.agent import PPOSettings
+from agents.primal_dual.agent import LearnerSettings
+from agents.table import preset
 from agents.training.run import read_settings, resume_run, start_run, train
 from wm_env.common.tensors import read_tensors, write_tensors
 
 SIZES = {"prompts": 2, "candidates": 4, "labels": 4, "iterations": 4, "epsilon": 2.0}
-PRIMAL_DUAL = RunSettings(**SIZES, learner=LearnerSettings(evaluate_every=2))
+PRIMAL_DUAL = RunSettings(**SIZES, constants=LearnerSettings(evaluate_every=2))
 AGENTS = {
     "primal-dual": PRIMAL_DUAL,
-    "by row": dataclasses.replace(PRIMAL_DUAL, learner=dataclasses.replace(PRESETS["coded"].learner, evaluate_every=2)),
-    "ppo": RunSettings(agent="ppo", **SIZES, ppo=PPOSettings(copies=2, evaluate_every=2)),
+    "by row": dataclasses.replace(
+        PRIMAL_DUAL, constants=dataclasses.replace(preset("coded")[1].constants, evaluate_every=2)
+    ),
+    "ppo": RunSettings(agent="ppo", **SIZES, constants=PPOSettings(copies=2, evaluate_every=2)),
 }
 
 
@@ -176,6 +181,6 @@ def test_entries_are_told_apart():
 
 def test_the_best_is_not_yet_to_come():
     about = {"metrics": "0", "best": {"at": 5, "rate": 0.5}}
-    assert read_about(about, 5, "file").best == StoredBest(5, 0.5)
+    assert read_about(about, 5, "file").best == Best(5, 0.5)
     with pytest.raises(ValueError, match=r"best\.at is 5, a number from 0 to 4 is needed"):
         read_about(about, 4, "file")

@@ -10,7 +10,8 @@ from agents.planner.adaptive import plan_adaptive
 from agents.planner.rate import plan
 from agents.primal_dual.algorithm import initial_policy
 from wm_env.coded import word_probs
-from wm_env.problem import Problem, make_objective
+from wm_env.objectives import make_objective
+from wm_env.problem import Problem
 
 
 def evaluate_plan(problem, labels=8):

@@ -2,7 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from agents.common.settings import LearnerSettings, PolicySettings, PPOSettings, RunSettings
+from agents.common.settings import PolicySettings, RunSettings
+from agents.ppo_lagrangian.agent import PPOSettings
+from agents.primal_dual.agent import LearnerSettings
 
 HUGE = 10**400
 """Python's integers may be larger than any float."""
@@ -23,19 +25,17 @@ def test_numbers_out_of_range_are_refused_by_their_name(part, name, value):
     if part == "run":
         run = replace(run, **changes)
     elif part == "ppo":
-        run = replace(run, ppo=PPOSettings(**changes))
+        run = replace(run, constants=PPOSettings(**changes))
     elif part == "learner":
-        run = replace(run, learner=LearnerSettings(**changes))
+        run = replace(run, constants=LearnerSettings(**changes))
     else:
-        run = replace(run, learner=LearnerSettings(policy=PolicySettings(**changes)))
+        run = replace(run, constants=LearnerSettings(policy=PolicySettings(**changes)))
     with pytest.raises(ValueError, match=rf"{name}=.* is needed"):
         run.check()
 
 
-def test_without_a_length_the_coded_objective_has_that_of_the_environment():
-    from wm_env.problem import make_objective
-
-    settings = RunSettings(objective="coded")
-    assert settings.coded_bits == len(make_objective("coded", 8, settings.labels).message_set)
-    assert RunSettings().coded_bits is None
-    assert RunSettings(objective="coded", message_bits="auto", labels=64, candidates=20).coded_bits == 4
+def test_a_length_that_follows_the_state_goes_as_far_as_labels_and_candidates():
+    assert RunSettings(message_bits=3).bits_of_message == 3
+    assert RunSettings().bits_of_message is None
+    assert RunSettings(message_bits="auto", labels=64, candidates=20).bits_of_message == 4
+    assert RunSettings(message_bits="auto", labels=8, candidates=20).bits_of_message == 3

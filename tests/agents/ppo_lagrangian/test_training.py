@@ -6,24 +6,27 @@ import torch
 
 from agents.common.interrupts import InterruptedRunError
 from agents.common.runs import RunFolder
-from agents.common.settings import PRESETS, PPOSettings
-from agents.ppo_lagrangian.training import _Recorder
+from agents.ppo_lagrangian.agent import PPOSettings
+from agents.table import preset
+from agents.training.loop import _Harness
 from agents.training.run import read_settings, resume_run, start_run, train
 from wm_env.information import measure
 from wm_env.law import load_law
 from wm_env.tree import load_tree
 
+TIMES = ("time/fps", "time/iterations_per_second")
+
 
 @pytest.fixture
 def settings(small_tree_file):
     return dataclasses.replace(
-        PRESETS["ppo"],
+        preset("ppo")[1],
         tree=str(small_tree_file),
         prompts=2,
         candidates=4,
         labels=4,
         iterations=5,
-        ppo=PPOSettings(copies=2, evaluate_every=2),
+        constants=PPOSettings(copies=2, evaluate_every=2),
     )
 
 
@@ -33,7 +36,7 @@ def laws(folder):
 
 def timeless_rows(run):
     with run.folder.metrics.open(newline="") as file:
-        return [{name: value for name, value in row.items() if name != "time/fps"} for row in csv.DictReader(file)]
+        return [{name: value for name, value in row.items() if name not in TIMES} for row in csv.DictReader(file)]
 
 
 def test_the_law_of_a_run_is_the_best_that_meets_the_limit(settings, tmp_path):
@@ -45,25 +48,25 @@ def test_the_law_of_a_run_is_the_best_that_meets_the_limit(settings, tmp_path):
     rate, feasible = (rows[0].index(name) for name in ("eval/rate", "eval/feasible"))
     best = max(float(row[rate]) for row in rows[1:] if float(row[feasible]) == 1.0)
     assert evaluation.rate == pytest.approx(best, abs=1e-6)
-    assert [int(row[0]) for row in rows[1:]] == [0, 8, 16, 20]
+    assert [int(row[0]) for row in rows[1:]] == [0, 2, 4, 5]
 
 
 def test_a_resumed_run_ends_like_a_whole_one(settings, tmp_path, monkeypatch):
     whole = start_run(tmp_path / "whole", settings, [])
     train(whole)
     cut = start_run(tmp_path / "cut", settings, [])
-    before = _Recorder._on_rollout_start
+    before = _Harness.pause
 
-    def interrupt(recorder):
-        if recorder.num_timesteps == 12:
-            recorder.interrupts.received = 15
-        before(recorder)
+    def interrupt(harness):
+        if harness.learner.iteration == 3:
+            harness.interrupts.received = 15
+        before(harness)
 
-    monkeypatch.setattr(_Recorder, "_on_rollout_start", interrupt)
-    with pytest.raises(InterruptedRunError, match=r"stopped after step 12 of 20; go on with: python train\.py"):
+    monkeypatch.setattr(_Harness, "pause", interrupt)
+    with pytest.raises(InterruptedRunError, match=r"stopped after iteration 3 of 5; go on with: python train\.py"):
         train(cut)
     assert laws(cut.folder)
-    monkeypatch.setattr(_Recorder, "_on_rollout_start", before)
+    monkeypatch.setattr(_Harness, "pause", before)
     train(resume_run(tmp_path / "cut", read_settings(tmp_path / "cut"), settings))
     for one, other in zip(laws(whole.folder), laws(cut.folder), strict=True):
         assert torch.equal(one.p_label, other.p_label)

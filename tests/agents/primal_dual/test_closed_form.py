@@ -8,10 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_trees import uneven_tree
 
-from agents.common.settings import PRESETS, LearnerSettings, PolicySettings
+from agents.common.settings import PolicySettings
+from agents.primal_dual.agent import AGENT, LearnerSettings
 from agents.primal_dual.algorithm import AutogradLagrangian, PrimalDual, initial_policy
 from agents.primal_dual.closed_form import ClosedFormLagrangian
-from wm_env.problem import Objective, Problem, make_objective
+from wm_env.costs import COSTS
+from wm_env.objectives import Coded, make_objective
+from wm_env.problem import Problem
 from wm_env.synthetic import synthetic_tree
 from wm_env.theory.limits import best_partition
 
@@ -38,13 +41,14 @@ def compare(problem, objective, labels, multiplier, dtype, tolerance, start=SHAR
     objective=st.sampled_from(["gp", "coded"]),
     gamma=st.sampled_from([1.0, 0.6]),
     multiplier=st.sampled_from([0.0, 2.5]),
+    cost=st.sampled_from(list(COSTS.values())),
     start=st.sampled_from([SHARP, TABLE]),
     seed=st.integers(0, 100),
 )
 @settings(max_examples=60)
-def test_equals_automatic_differentiation(shape, overlap, objective, gamma, multiplier, start, seed):
+def test_equals_automatic_differentiation(shape, overlap, objective, gamma, multiplier, cost, start, seed):
     prompts, blocks, candidates = shape
-    problem = Problem(uneven_tree(prompts, blocks, candidates, overlap, seed), 0.1, gamma)
+    problem = Problem(uneven_tree(prompts, blocks, candidates, overlap, seed), 0.1, gamma, cost=cost)
     bits = 2 if objective == "coded" else None
     compare(problem, make_objective(objective, 8, 16, bits), 16, multiplier, torch.float64, 1e-10, start)
 
@@ -103,7 +107,7 @@ def test_steps_by_row_find_even_partitions(second_moment):
     # Ten states that share nothing, 3 bits in about 4 bits of entropy. Block error plus total variation is at least
     # 1 - P0 for every law; how far above it a learner stops depends on how evenly its words divide the candidates.
     tree = synthetic_tree(10, 1, 20, entropy=4.0, seed=3)
-    problem, constants = Problem(tree, 0.05, 1.0), PRESETS["coded"].learner
+    problem, constants = Problem(tree, 0.05, 1.0), AGENT.presets["coded"].constants
     constants = dataclasses.replace(constants, second_moment=second_moment)
     policy = initial_policy(problem, 8, constants.policy, seed=0)
     gradient = ClosedFormLagrangian(problem, make_objective("coded", 8, 8, 3), 8)
@@ -124,4 +128,4 @@ def test_steps_by_row_find_even_partitions(second_moment):
 
 def test_scattered_message_set_is_refused(small_tree):
     with pytest.raises(ValueError, match="first free positions"):
-        ClosedFormLagrangian(Problem(small_tree, 0.1, 1.0), Objective((1, 3), 4), 8)
+        ClosedFormLagrangian(Problem(small_tree, 0.1, 1.0), Coded(4, (1, 3)), 8)

@@ -10,15 +10,18 @@ import torch
 
 from agents.common.log import TrainingLog
 from agents.common.runs import load_checkpoint, locked, read_config, run_name
-from agents.common.settings import PRESETS, LearnerSettings, PolicySettings, PPOSettings, RunSettings
+from agents.common.settings import PolicySettings, RunSettings
+from agents.ppo_lagrangian.agent import PPOSettings
 from agents.ppo_lagrangian.algorithm import PPOLagrangian
+from agents.primal_dual.agent import LearnerSettings
+from agents.table import preset
 from agents.training.loop import TrainingFailedError
 from agents.training.run import read_settings, resume_run, start_run, train
 
 SMALL = dataclasses.replace(
-    PRESETS["smoke"], prompts=2, candidates=4, labels=4, iterations=4, learner=LearnerSettings(evaluate_every=2)
+    preset("smoke")[1], prompts=2, candidates=4, labels=4, iterations=4, constants=LearnerSettings(evaluate_every=2)
 )
-SMALL_PPO = dataclasses.replace(SMALL, agent="ppo", ppo=PPOSettings(copies=2, evaluate_every=2))
+SMALL_PPO = dataclasses.replace(SMALL, agent="ppo", constants=PPOSettings(copies=2, evaluate_every=2))
 
 
 @pytest.fixture
@@ -31,9 +34,9 @@ def resumed(path, iterations):
     return resume_run(path, before, dataclasses.replace(before, iterations=iterations))
 
 
-@pytest.mark.parametrize("preset", ["default", "paper", "coded"])
-def test_a_tree_of_any_size_is_taken_whole(tree, tmp_path, preset):
-    run = start_run(tmp_path / "run", dataclasses.replace(PRESETS[preset], tree=tree, labels=8), [])
+@pytest.mark.parametrize("name", ["default", "paper", "coded"])
+def test_a_tree_of_any_size_is_taken_whole(tree, tmp_path, name):
+    run = start_run(tmp_path / "run", dataclasses.replace(preset(name)[1], tree=tree, labels=8), [])
     assert (len(run.problem.tree.prior), run.problem.tree.meta.candidates) == (6, 5)
     stored = read_config(run.folder)["settings"]
     assert (stored["prompts"], stored["candidates"]) == (6, 5)
@@ -41,18 +44,18 @@ def test_a_tree_of_any_size_is_taken_whole(tree, tmp_path, preset):
 
 
 def test_a_split_is_taken_whole(tree, tmp_path):
-    settings = dataclasses.replace(PRESETS["default"], tree=tree, labels=8, split="train")
+    settings = dataclasses.replace(preset("default")[1], tree=tree, labels=8, split="train")
     # Every fifth of the six prompts is a test prompt.
     assert start_run(tmp_path / "run", settings, []).settings.prompts == 5
 
 
 def test_lengths_by_state_go_up_to_the_candidates_of_the_tree(tree, tmp_path):
     auto = dataclasses.replace(
-        PRESETS["default"], tree=tree, labels=16, agent="planner", objective="coded", message_bits="auto"
+        preset("default", "planner")[1], tree=tree, labels=16, objective="coded", message_bits="auto"
     )
     with pytest.raises(ValueError, match="the number of candidates is needed"):
-        _ = auto.coded_bits
-    assert start_run(tmp_path / "run", auto, []).settings.coded_bits == 2  # 5 candidates
+        _ = auto.bits_of_message
+    assert start_run(tmp_path / "run", auto, []).settings.bits_of_message == 2  # 5 candidates
 
 
 def test_names_that_are_not_utf8_are_refused(tree, tmp_path):
@@ -75,11 +78,10 @@ def test_a_learner_that_fails_says_what_to_lower(tree, tmp_path, settings):
     steep = dataclasses.replace(
         settings,
         tree=tree,
-        learner=LearnerSettings(learning_rate=1e30, evaluate_every=2),
-        ppo=PPOSettings(learning_rate=1e30, copies=2),
+        constants=dataclasses.replace(settings.constants, learning_rate=1e30),
     )
     run = start_run(tmp_path / "run", steep, [])
-    told = r"not finite.*: start a new run with lower --(learner|ppo)\.learning-rate"
+    told = r"not finite.*: start a new run with a lower (learner|ppo)\.learning_rate"
     with pytest.raises(TrainingFailedError, match=told):
         train(run)
 
@@ -97,16 +99,16 @@ def test_a_policy_without_numbers_ends_the_training(tree, tmp_path, monkeypatch)
         run = start_run(
             tmp_path / str(iterations), dataclasses.replace(SMALL_PPO, tree=tree, iterations=iterations), []
         )
-        with pytest.raises(TrainingFailedError, match="is not finite after step 4: start a new run with lower --ppo"):
+        with pytest.raises(TrainingFailedError, match="is not finite after iteration 1: start a new run"):
             train(run)
 
 
 def test_spreads_go_as_far_as_a_start_is_a_law(tree, tmp_path):
     wide = LearnerSettings(policy=PolicySettings(leading_spread=1e30, label_spread=1e30, embedding=None))
-    train(start_run(tmp_path / "most", dataclasses.replace(SMALL, tree=tree, learner=wide), []))
+    train(start_run(tmp_path / "most", dataclasses.replace(SMALL, tree=tree, constants=wide), []))
     wider = dataclasses.replace(wide, policy=dataclasses.replace(wide.policy, leading_spread=1e300))
     with pytest.raises(ValueError, match=r"leading_spread=1e\+300: a number of 0 or more and at most 1e\+30 is needed"):
-        start_run(tmp_path / "more", dataclasses.replace(SMALL, tree=tree, learner=wider), [])
+        start_run(tmp_path / "more", dataclasses.replace(SMALL, tree=tree, constants=wider), [])
 
 
 def test_a_configuration_without_an_end_gets_one(tree, tmp_path):
@@ -158,13 +160,13 @@ def test_a_new_end_is_recorded(tree, tmp_path, capsys, settings):
     assert {**after, "settings": None} == {**before, "settings": None}
     with run.folder.metrics.open(newline="") as file:
         last = int(list(csv.DictReader(file))[-1]["iteration"])
-    # A rollout of PPO is two blocks of two copies.
-    assert last == (6 if settings is SMALL else 6 * 4)
+    assert last == 6
 
 
 @pytest.mark.parametrize("agent", ["primal-dual", "ppo", "planner"])
 def test_a_run_that_ended_before_its_first_checkpoint_begins_again(tree, tmp_path, agent):
-    settings = dataclasses.replace(SMALL_PPO, tree=tree, agent=agent)
+    base = {"primal-dual": SMALL, "ppo": SMALL_PPO, "planner": preset("smoke", "planner")[1]}[agent]
+    settings = dataclasses.replace(base, tree=tree, prompts=2, candidates=4, labels=4, iterations=4)
     whole = start_run(tmp_path / "whole", settings, [])
     train(whole)
     # The process ended here, without a chance to clean up.
@@ -190,7 +192,7 @@ def test_a_run_that_fails_before_its_first_checkpoint_leaves_nothing(tree, tmp_p
         raise error
 
     run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
-    monkeypatch.setattr("agents.training.run.train_primal_dual", fail)
+    monkeypatch.setattr("agents.training.run.fit", fail)
     with pytest.raises(error):
         train(run)
     assert list(tmp_path.iterdir()) == []
@@ -205,7 +207,7 @@ def failing(monkeypatch):
             log.add(0, {"eval/rate": 0.0})
         raise ValueError("it failed")
 
-    monkeypatch.setattr("agents.training.run.train_primal_dual", fail)
+    monkeypatch.setattr("agents.training.run.fit", fail)
 
 
 def test_what_somebody_put_into_a_run_that_fails_stays(tree, tmp_path, failing):

@@ -1,25 +1,13 @@
 import numpy as np
 import pytest
-from scipy.stats import binomtest, chisquare
+from scipy.stats import chisquare
 from small_laws import noiseless_law
 
 from polar.code.codec import code_channel
 from polar.code.construction import BlockCode
 from polar.code.decoders import decision_table, label_evidence, word_evidence
 from polar.code.key_schedule import KeySchedule
-from polar.evaluation.montecarlo import block_interval, estimate_errors, receive, send_blocks
-
-
-@pytest.mark.parametrize(("successes", "trials"), [(0, 10), (3, 10), (10, 10), (1, 1000), (500, 1000)])
-def test_interval_is_clopper_and_pearsons(successes, trials):
-    expected = binomtest(successes, trials).proportion_ci(0.95, method="exact")
-    assert block_interval(successes, trials) == pytest.approx((expected.low, expected.high), abs=1e-9)
-
-
-def test_interval_of_a_fraction_is_rounded_outwards():
-    low, high = block_interval(2.5, 20)
-    assert low == pytest.approx(block_interval(2, 20)[0])
-    assert high == pytest.approx(block_interval(3, 20)[1])
+from polar.evaluation.montecarlo import estimate_errors, receive, send_blocks
 
 
 def test_estimates_count_wrong_bits_and_wrong_blocks():

@@ -15,8 +15,9 @@ from polar.text.arithmetic import (
     Receiver,
     Sender,
 )
+from polar.text.derivation import MessageKeys
 from polar.text.framing import parse_bits
-from polar.text.keys import Key, MessageKeys
+from polar.text.keys import Key
 
 KEYS = MessageKeys(Key(bytes(range(32))), 3, "stream")
 weights = st.lists(st.integers(0, 2**60), min_size=1, max_size=6).filter(any)
@@ -101,7 +102,7 @@ def test_the_stop_rule_is_public():
 
 
 def test_other_keys_and_nonces_find_nothing():
-    for receiver_keys in (MessageKeys(KEYS.key, 4, "stream"), MessageKeys(Key(bytes(32)), 3, "stream")):
+    for receiver_keys in (MessageKeys(KEYS.key, 4, b"stream"), MessageKeys(Key(bytes(32)), 3, b"stream")):
         with pytest.raises(NoMessageError, match="no frame of this key"):
             transmit(b"secret", [[1, 1]] * 500, receiver_keys=receiver_keys)
 
@@ -110,7 +111,7 @@ def test_frames_differ_from_key_to_key():
     first_choices = {
         tuple(
             sender.choose([1] * 16, lambda text, position: None)
-            for sender in [Sender(b"same", MessageKeys(KEYS.key, nonce, "stream"), 99, 99)]
+            for sender in [Sender(b"same", MessageKeys(KEYS.key, nonce, b"stream"), 99, 99)]
             for _ in range(4)
         )
         for nonce in range(50)

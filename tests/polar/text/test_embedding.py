@@ -9,13 +9,15 @@ from ascii_lm import write_ascii_lm
 from scipy.stats import chisquare
 from tiny_lm import write_lm
 
-from polar.text.arithmetic import MessageTooLongError, NoEntropyError, NoMessageError, Receiver, Sender
+from polar.text.arithmetic import MessageTooLongError, NoEntropyError, Receiver, Sender
 from polar.text.channel import open_channel
 from polar.text.decoding import decode, decode_with_law, text_forms
+from polar.text.derivation import MessageKeys
 from polar.text.embedding import UnfitTextError, embed, embed_with_retries
 from polar.text.framing import parse_bits
-from polar.text.keys import Key, MessageKeys
+from polar.text.keys import Key
 from polar.text.records import RECORD_FORMAT, load_text_law, save_text_law
+from polar.text.scheme import NoMessageError
 from polar.text.schemes import stream
 from polar.text.settings import Limits, Settings
 from polar.text.sources import drive
@@ -125,7 +127,7 @@ def test_a_space_lost_from_the_beginning_is_one_more_attempt(channels):
     stripped = sent.text.strip().encode()
     attempts = 0
     for form in (stripped, b" " + stripped):
-        keys = MessageKeys(KEY, nonce, "stream")
+        keys = MessageKeys(KEY, nonce, b"stream")
         receiver = Receiver(form, keys)
         with contextlib.suppress(NoMessageError):
             drive(stream.walk(channel.source.vocabulary, keys, receiver), channel.source.law)
@@ -247,7 +249,7 @@ def test_only_texts_that_are_no_utf8_are_discarded(tmp_path):
     halves = {token for token, string in channel.token_bytes.items() if max(string) > 127}
     discarded, count = 0, 10
     for nonce in range(count):
-        keys = MessageKeys(KEY, nonce, "stream")
+        keys = MessageKeys(KEY, nonce, b"stream")
         sender = Sender(b"", keys, most_tokens=2048, patience=256)
         tokens, node = drive(stream.walk(vocabulary, keys, sender), channel.source.law)
         tail = write_tail(vocabulary, tokens, node, keys.stream("tail"), "none")
@@ -301,7 +303,7 @@ def test_chi_square_of_embedded_texts(lm):
 
     def first_token(nonce):
         # What follows is of no concern, so one law does for all tokens.
-        keys = MessageKeys(KEY, nonce, "stream")
+        keys = MessageKeys(KEY, nonce, b"stream")
         walk = stream.walk(channel.source.vocabulary, keys, Sender(b"", keys, 4096, 256))
         return drive(walk, lambda tokens: first)[0][0]
 

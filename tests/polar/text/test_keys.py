@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from polar.text.keys import Key, KeyStream, MessageKeys, load_key, new_key, save_key
+from polar.text.derivation import KeyStream, MessageKeys
+from polar.text.keys import Key, load_key, new_key, save_key
 from polar.text.ledger import check_ledger, ledger_beside, open_ledger
 
 
@@ -96,7 +97,7 @@ def test_derived_keys_are_hkdf_of_rfc_5869():
     pseudo = hmac.new(bytes(32), secret, hashlib.sha256).digest()
     info = b"covert-watermark 1\0stream\0pad\0" + (5).to_bytes(8, "big")
     expected = hmac.new(pseudo, info + b"\x01", hashlib.sha256).digest()
-    assert MessageKeys(Key(secret), 5, "stream").derive("pad") == expected
+    assert MessageKeys(Key(secret), 5, b"stream").derive("pad") == expected
 
 
 def test_key_stream_is_chacha20_of_rfc_8439():
@@ -120,13 +121,13 @@ def test_purposes_nonces_and_schemes_share_nothing():
         for label in ("pad", "tail")
     ]
     assert len(set(streams)) == len(streams)
-    assert MessageKeys(key, 0, "block").check(b"x") != MessageKeys(key, 1, "block").check(b"x")
+    assert MessageKeys(key, 0, b"block").check(b"x") != MessageKeys(key, 1, b"block").check(b"x")
 
 
 @pytest.mark.parametrize("nonce", [-1, 1 << 64])
 def test_nonces_have_64_bits(nonce):
     with pytest.raises(ValueError, match="2\\^64"):
-        MessageKeys(new_key(), nonce, "stream")
+        MessageKeys(new_key(), nonce, b"stream")
 
 
 def test_draws_are_uniform():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from relative_files import write_encoder
+from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM
 
 from wm_env.common.threads import side_by_side, torch_threads
@@ -32,14 +33,17 @@ def _threads_as_before() -> Iterator[None]:
 @pytest.mark.parametrize("rows", [1, 8])
 def test_a_pass_is_the_same_with_any_number_of_threads(lm: MaskedLM, rows: int) -> None:
     canvas = torch.arange(1000, 1000 + 53 * rows).reshape(rows, 53)
-    found, plain = [], []
+    floats = load_lm("mini", arithmetic="float")
+    found: dict[str, list[Tensor]] = {"exact": [], "float": [], "float logits": [], "exact logits": []}
     for threads in (1, 2, 3, 4, 6, 8):
         torch.set_num_threads(threads)
-        found.append(lm.log2_probs(canvas, 50, 4.0))
-        plain.append(lm.logits_at(lm.network, canvas, 50))
-    assert all(torch.equal(found[0], other) for other in found)
-    # Without that care they differ, so the test can fail.
-    assert not all(torch.equal(plain[0], other) for other in plain)
+        for kind, model in (("exact", lm), ("float", floats)):
+            found[kind].append(model.log2_probs(canvas, 50, 4.0))
+            found[f"{kind} logits"].append(model.logits_at(model.network, canvas, 50))
+    for kind in ("exact", "float", "exact logits"):
+        assert all(torch.equal(found[kind][0], other) for other in found[kind])
+    # Without that care numbers in floats differ, so the test can fail.
+    assert not all(torch.equal(found["float logits"][0], other) for other in found["float logits"])
 
 
 def test_pools_are_the_same_with_any_number_of_passes_at_once(lm: MaskedLM) -> None:

@@ -33,7 +33,7 @@ def test_chain_rule_bits_add_up_to_the_law_of_the_block(lm: MaskedLM, temperatur
     windows = torch.cat((torch.tensor([context]).expand(len(blocks), -1), blocks), dim=1)
     bits = chain_rule_bits(lm, windows, 4, temperature, rows=50)
     assert bits.shape == (216, 3)
-    np.testing.assert_allclose(bits.sum(dim=1).numpy(), -np.array(list(law.values())), atol=1e-4)
+    np.testing.assert_allclose(bits.sum(dim=1).numpy(), -np.array(list(law.values())), atol=5e-4)
     assert float((-bits.sum(dim=1)).exp2().sum()) == pytest.approx(1.0, abs=1e-6)
 
 

@@ -1,3 +1,4 @@
+import itertools
 from itertools import product
 
 import numpy as np
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from wm_env.common.arrays import Floats, Ints
-from wm_env.theory.common_maps import common_map_success
+from wm_env.theory.common_maps import best_common_map, common_map_limits, common_map_success
 
 
 def best_law_of_maps(pmf: Floats, seen: Ints, state_probs: Floats, maps: list[tuple[int, ...]], count: int) -> float:
@@ -72,3 +73,34 @@ def test_padding_is_no_candidate() -> None:
     seen = np.array([[0, 1, -1], [2, 3, 4]])
     found = common_map_success(pmf, seen, np.full(2, 0.5), 1, np.zeros((1, 5), dtype=np.int64), 20)
     assert found == pytest.approx(1.0, abs=1e-9)
+
+
+def test_one_bit_cannot_serve_three_states_that_share_in_a_ring():
+    """Every map gives two of three candidates one word, so one of the three states has both on one word."""
+    pmf, seen = np.full((3, 2), 0.5), np.array([[0, 1], [1, 2], [2, 0]])
+    limit = common_map_limits(pmf, seen, np.full(3, 1 / 3), 1)
+    assert limit.success == pytest.approx(5 / 6, abs=1e-9)
+    assert limit.bound == pytest.approx(5 / 6, abs=1e-7)
+    assert best_common_map(pmf, seen, np.full(3, 1 / 3), 1)[1].bound == pytest.approx(5 / 6, abs=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_integer_programmes_find_the_best_of_all_maps(seed):
+    rng = np.random.default_rng(seed)
+    pmf = rng.dirichlet(np.full(4, 0.7), 3)
+    seen = np.stack([rng.permutation(6)[:4] for _ in range(3)])
+    probs = rng.dirichlet(np.ones(3))
+    every = np.array(list(itertools.product(range(4), repeat=5)))
+    every = np.concatenate([np.zeros((len(every), 1), dtype=int), every], axis=1)
+    loads = np.zeros((len(every), 3, 4))
+    for state, place in itertools.product(range(3), range(4)):
+        np.add.at(loads, (np.arange(len(every)), state, every[:, seen[state, place]]), pmf[state, place])
+    best = (np.minimum(loads, 0.25).sum(2) @ probs).max()
+    words, limit = best_common_map(pmf, seen, probs, 2)
+    assert limit.success == pytest.approx(best, abs=1e-7)
+    assert limit.bound == pytest.approx(best, abs=1e-6)
+    mixed = common_map_limits(pmf, seen, probs, 2)
+    assert best - 1e-7 <= mixed.success <= mixed.bound + 1e-9 <= probs @ np.minimum(pmf, 0.25).sum(1) + 1e-6
+    assert mixed.bound - mixed.success < 1e-6
+    # All maps at once, no search: the programme that the bound is about.
+    assert common_map_success(pmf, seen, probs, 2, every, 0) == pytest.approx(mixed.success, abs=1e-6)

@@ -18,7 +18,7 @@ from wm_env.theory.limits import (
     best_partition,
     block_limit,
     distance_masses,
-    error_free_bits,
+    key_limited_success,
     law_limit,
     min_entropy,
     shared_key_success,
@@ -153,6 +153,67 @@ def test_bit_error_limit_is_reached_by_one_heavy_candidate():
     assert limit.bit_error(1 / 8) == pytest.approx(0.5 - 3 / 8 / 3)
 
 
+def best_use_of_keys(pmf, bits, key_bits, budget):
+    """Most success of all codes with these key bits: every decoding map for every key, laws by linear programming.
+
+    The total variation of a message is that of its law averaged over keys; the budget bounds its mean over messages.
+    """
+    count, keys, size = 2**bits, 2**key_bits, len(pmf)
+    laws = count * keys * size
+    best = 0.0
+    every = list(itertools.product(range(count), repeat=size))
+    # Words can be renamed for all keys at once, so those of the first map come in order of appearance.
+    first = [words for words in every if all(word <= max((-1, *words[:x])) + 1 for x, word in enumerate(words))]
+    for maps in itertools.product(first, *[every] * (keys - 1)):
+        right = np.array([[[maps[k][x] == m for x in range(size)] for k in range(keys)] for m in range(count)])
+        sums = np.hstack([np.kron(np.eye(count * keys), np.ones(size)), np.zeros((count * keys, count * size))])
+        mean = np.kron(np.eye(count), np.kron(np.ones(keys) / keys, np.eye(size)))
+        above = np.hstack([mean, -np.eye(count * size)])
+        spent = np.concatenate([np.zeros(laws), np.full(count * size, 1 / count)])
+        answer = linprog(
+            -np.append(right.ravel() / (count * keys), np.zeros(count * size)),
+            np.vstack([above, spent]),
+            np.append(np.tile(pmf, count), budget),
+            sums,
+            np.ones(count * keys),
+        )
+        best = max(best, -answer.fun)
+    return best
+
+
+@pytest.mark.parametrize(
+    ("bits", "key_bits", "size", "seed", "attained"),
+    [(1, 0, 3, 0, True), (1, 1, 3, 1, True), (1, 1, 4, 2, True), (2, 0, 3, 3, True), (2, 1, 3, 4, True)],
+)
+@pytest.mark.parametrize("budget", [0.0, 0.07])
+def test_no_use_of_few_key_bits_beats_the_limit(bits, key_bits, size, seed, attained, budget):
+    pmf = np.random.default_rng(seed).dirichlet(np.ones(size))
+    limit = min(1.0, size / 2**bits, key_limited_success(pmf, bits, key_bits) + budget)
+    found = best_use_of_keys(pmf, bits, key_bits, budget)
+    assert found <= limit + 1e-9
+    if attained:
+        assert found == pytest.approx(limit, abs=1e-6)
+
+
+def test_more_key_bits_never_lower_the_limit():
+    pmf = np.random.default_rng(0).dirichlet(np.ones(9))
+    limits = [key_limited_success(pmf, 3, key_bits) for key_bits in range(6)]
+    assert limits == sorted(limits)
+    assert limits[0] == pytest.approx(1 / 8)
+    assert limits[3] == pytest.approx(best_partition(pmf, 3)[1])
+    assert limits[4] == pytest.approx(shared_key_success(pmf, 3))
+
+
+def test_a_block_limit_counts_the_doubt_about_the_partition():
+    """A partition better than the one found must not beat the limit."""
+    rng = np.random.default_rng(0)
+    cover, weights = np.stack([gaussian_pmf(20, 4.0, rng) for _ in range(4)]), np.full(4, 0.25)
+    found, proven = block_limit(cover, weights, 3, nodes=0), block_limit(cover, weights, 3, gap=1e-4, nodes=2000)
+    assert found.gap > proven.gap
+    assert found.block_error(0) <= 1 - proven.success + 1e-12
+    assert 1 - found.block_error(0) == pytest.approx(found.success + found.gap)
+
+
 @pytest.mark.parametrize("pmf", [[1.0, 0.0], [0.7, 0.3], [0.5, 0.3, 0.2]])
 def test_few_candidates_leave_bit_errors_at_any_budget(pmf):
     limit = block_limit(np.array([pmf]), np.ones(1), 2)
@@ -166,37 +227,6 @@ def test_few_candidates_leave_bit_errors_at_any_budget(pmf):
     )
     assert limit.bit_error(1.0) == pytest.approx(nearest / 8)
     assert limit.bit_error(1.0) >= limit.shared_key_block_error(1.0) / 2
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10_000), st.floats(0, 0.4))
-def test_most_error_free_bits_equal_a_linear_programme_over_lengths(seed, budget):
-    """Lengths drawn at random in every state: the best mixture by linear programming, in trees of two blocks."""
-    rng = np.random.default_rng(seed)
-    covers = [rng.dirichlet(np.full(6, 0.5), 3), rng.dirichlet(np.full(6, 1.5), 4)]
-    covers[1][0] = [0.5, 0.5, 0, 0, 0, 0]
-    probs = [rng.dirichlet(np.ones(3)), rng.dirichlet(np.ones(4))]
-    rows = [(z / 2, pmf) for cover, law in zip(covers, probs, strict=True) for pmf, z in zip(cover, law, strict=True)]
-    options = [
-        (number, weight * bits, weight * sum(max(p - 2.0**-bits, 0) for p in pmf))
-        for number, (weight, pmf) in enumerate(rows)
-        for bits in range(3)
-        if 2**bits <= sum(p > 0 for p in pmf)
-    ]
-    chosen = np.array([[number == row for number, _, _ in options] for row in range(len(rows))], dtype=float)
-    gain, cost = np.array([[bits, price] for _, bits, price in options]).T
-    answer = linprog(-gain, cost[None], [budget], chosen, np.ones(len(rows)))
-    assert error_free_bits(covers, probs, budget) == pytest.approx(-answer.fun, abs=1e-9)
-
-
-def test_error_free_bits_at_no_total_variation_are_whole_min_entropies():
-    covers = [np.array([[0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0, 0]]), np.array([[0.6, 0.4, 0, 0], [1.0, 0, 0, 0]])]
-    probs = [np.array([0.75, 0.25]), np.array([0.5, 0.5])]
-    assert error_free_bits(covers, probs, 0.0) == pytest.approx((0.75 * 2 + 0.25) / 2)
-    # a tenth in half of the second block's states buys them their bit
-    assert error_free_bits(covers, probs, 0.1 / 4) == pytest.approx((0.75 * 2 + 0.25 + 0.5) / 2)
-    assert error_free_bits(covers, probs, 1.0) == pytest.approx((0.75 * 2 + 0.25 + 0.5) / 2)
-    assert error_free_bits([np.array([[1.0, 0.0]])], [np.ones(1)], 1.0) == 0
 
 
 @settings(max_examples=50)

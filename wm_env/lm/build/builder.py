@@ -19,6 +19,7 @@ from wm_env.lm.build.cost import (
     matrix_peak,
     measure_speed,
     pass_bytes,
+    product_format,
     rows_that_fit,
     weight_bytes,
 )
@@ -28,7 +29,7 @@ from wm_env.lm.build.partial import Context, delete_parts, parts_folder, recorde
 from wm_env.lm.build.progress import progress
 from wm_env.lm.build.states import Grown, encode_prompts, grow_tree, pool_law
 from wm_env.lm.models.forward import can_compile, is_layer_stack
-from wm_env.lm.models.load import checked_device, load_lm
+from wm_env.lm.models.load import checked_device, dtype_named, load_lm
 from wm_env.lm.models.masked_lm import MaskedLM, compiled_lm
 from wm_env.lm.pools.candidates import check_pool_size
 from wm_env.lm.pools.settings import PoolSettings
@@ -76,8 +77,8 @@ def prepare(options: BuildOptions) -> Plan:
         check_writable(parts_folder(options.out), "choose another --out")
     prompts = read_prompts(options.prompts, options.prompts_drawn, options.seed)
     device = checked_device(options.device)
-    lm = load_lm(options.model, device=device, dtype=getattr(torch, options.dtype))
-    pays = device.startswith("cuda") and is_layer_stack(lm.network) and can_compile()
+    lm = load_lm(options.model, device=device, dtype=dtype_named(options.dtype), arithmetic=options.arithmetic)
+    pays = device.startswith("cuda") and not lm.is_exact and is_layer_stack(lm.network) and can_compile()
     if pays if options.compile is None else options.compile:
         lm = compiled_lm(lm)
     contexts = tuple(encode_prompts(lm, prompts, options.blocks * options.block_length))
@@ -108,7 +109,7 @@ def tell_cost(plan: Plan, crew: Crew) -> tuple[int, Speed]:
     settings, lm, lengths = plan.settings, plan.lm, [len(context) for context in plan.contexts]
     cost = estimate(lm, plan.contexts, settings, blocks=plan.options.blocks, batch_size=plan.batch_size)
     device = lm.banned.device
-    speed = Speed(matrix_peak(device, lm.network.dtype), measure_speed(lm, plan.longest, settings))
+    speed = Speed(matrix_peak(device, product_format(lm)), measure_speed(lm, plan.longest, settings))
     free = f" of {free_bytes(device) / GIB:.3g} GiB that are free" if device.type == "cuda" else ""
     if crew.first:
         print(

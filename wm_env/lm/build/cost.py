@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from wm_env.lm.build.partial import Context
+from wm_env.lm.models.exact.network import ExactNetwork
 from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.pools.candidates import forward_rows, passes_at_once
 from wm_env.lm.pools.settings import PoolSettings
@@ -65,7 +66,9 @@ def _wanted_rows(lm: MaskedLM, settings: PoolSettings) -> list[int]:
 
 
 def _filled_rows(lm: MaskedLM, settings: PoolSettings, states: int) -> int:
-    """Canvases of one batch of states over all steps, every step filled up to whole passes."""
+    """Canvases of one batch of states over all steps; every step fills whole passes unless the model is exact."""
+    if lm.is_exact:
+        return states * sum(_wanted_rows(lm, settings))
     return sum(
         -(-states * rows // settings.rows_at(step)) * settings.rows_at(step)
         for step, rows in enumerate(_wanted_rows(lm, settings))
@@ -79,32 +82,75 @@ def canvas_flops(lm: MaskedLM, length: int) -> float:
     before the last; keys and values of the last; its other products, of one row; attention; the head. Encoders, which
     have no groups of heads, compute their last layer whole.
     """
-    shape = lm.network.config
-    d, n, m = shape.hidden_size, shape.num_hidden_layers, shape.intermediate_size
-    groups = getattr(shape, "num_key_value_heads", None)
-    d_kv = d * (groups or shape.num_attention_heads) // shape.num_attention_heads
+    sizes = _sizes(lm)
+    d, n, m, d_kv = sizes.width, sizes.layers, sizes.inner, sizes.key_width
     layer, keys = 2 * d * d + 2 * d * d_kv + 3 * d * m, 2 * d * d_kv
-    if groups is None:
+    if sizes.whole_last_layer:
         trunk = 2 * length * n * layer + 4 * d * n * length**2
     else:
         trunk = 2 * length * ((n - 1) * layer + keys) + 2 * (layer - keys) + 4 * d * ((n - 1) * length**2 + length)
-    return float(trunk + 2 * d * shape.vocab_size)
+    return float(trunk + 2 * d * sizes.vocabulary)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Of a network: widths of the residual stream, of keys, of the MLP; layers, heads, rows of the head."""
+
+    width: int
+    key_width: int
+    inner: int
+    layers: int
+    heads: int
+    vocabulary: int
+    whole_last_layer: bool
+
+
+def _sizes(lm: MaskedLM) -> _Sizes:
+    if isinstance(lm.network, ExactNetwork):
+        own = lm.network.shape
+        key_width = own.groups * own.head_width
+        return _Sizes(own.width, key_width, own.inner, own.layers, own.heads, own.vocabulary, whole_last_layer=False)
+    shape = lm.network.config
+    groups = getattr(shape, "num_key_value_heads", None)
+    return _Sizes(
+        width=shape.hidden_size,
+        key_width=shape.hidden_size * (groups or shape.num_attention_heads) // shape.num_attention_heads,
+        inner=shape.intermediate_size,
+        layers=shape.num_hidden_layers,
+        heads=shape.num_attention_heads,
+        vocabulary=shape.vocab_size,
+        whole_last_layer=groups is None,
+    )
 
 
 def pass_bytes(lm: MaskedLM, rows: int, length: int) -> int:
     """Memory of one pass beside the weights, estimated from above.
 
     Per token: the hidden state, its norm, queries, keys, values and attention, two of them in fp32 for the rotation,
-    and the three tensors of the MLP. Per canvas: the logits, and five tensors of float64 that the order is made of.
+    and the three tensors of the MLP. Per canvas: the logits, and five tensors of float64 that the order is made of. In
+    exact arithmetic all of them may be float64, and the attention of all heads is there at once, twice.
     """
-    shape, size = lm.network.config, lm.network.dtype.itemsize
-    token = size * (6 * shape.hidden_size + 3 * shape.intermediate_size) + 4 * 4 * shape.hidden_size
-    return int(rows * (length * token + shape.vocab_size * (size + 5 * 8)))
+    sizes = _sizes(lm)
+    size = 8 if isinstance(lm.network, ExactNetwork) else lm.network.dtype.itemsize
+    token = size * (6 * sizes.width + 3 * sizes.inner) + 4 * 4 * sizes.width
+    if lm.is_exact:
+        token += 2 * size * sizes.heads * length
+    return int(rows * (length * token + sizes.vocabulary * (size + 5 * 8)))
 
 
 def weight_bytes(lm: MaskedLM) -> int:
     """Memory of the weights."""
+    if isinstance(lm.network, ExactNetwork):
+        return lm.network.nbytes
     return sum(parameter.nbytes for parameter in lm.network.parameters())
+
+
+def product_format(lm: MaskedLM) -> torch.dtype:
+    """A float format of matrix products to compare the model's speed with: its own, or the one nearest to it."""
+    if not isinstance(lm.network, ExactNetwork):
+        own: torch.dtype = lm.network.dtype
+        return own
+    return torch.float64 if lm.network.kind == "float64" else torch.float32
 
 
 def rows_that_fit(lm: MaskedLM, settings: PoolSettings, length: int) -> int:

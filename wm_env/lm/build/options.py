@@ -48,16 +48,19 @@ class BuildOptions:
     batch_size: int | None = None
     """States computed together; by default as many as fill a pass. Changes the speed, never the tree."""
     rows: int | None = None
-    """Canvases in a forward pass. Part of the tree, because floating-point sums depend on the shape of a pass. By
-    default 8 on a CPU and what the free memory allows on a GPU, half of it whenever memory runs out; a build that goes
-    on keeps the number that it began with."""
+    """Canvases in a forward pass; by default 8 on a CPU and what the free memory allows on a GPU, half of it whenever
+    memory runs out. In exact arithmetic it changes the speed, never the tree. In floats it is part of the tree, because
+    floating-point sums depend on the shape of a pass, and a build that goes on keeps the number that it began with."""
     device: str = "cpu"
     """Where the model runs, such as cpu or cuda:0; "cuda" is a GPU for every process of torchrun."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number format of the model."""
+    arithmetic: Literal["exact", "float"] | None = None
+    """exact: the same tree on every machine and any number of GPUs. float: the tree of this kind of machine. By default
+    exact for LLaDA and Dream, unless --dtype is given, and float for encoders."""
+    dtype: Literal["float32", "bfloat16", "float64"] | None = None
+    """Number format of float arithmetic; float32 by default."""
     compile: bool | None = None
-    """Let torch.compile make the layers' kernels, which takes half a minute and on a CPU a C++ compiler; by default on
-    a GPU. Part of the tree."""
+    """In floats: let torch.compile make the layers' kernels, which takes half a minute and on a CPU a C++ compiler; by
+    default on a GPU. Part of the tree."""
     dry_run: bool = False
     """Tell the cost and stop."""
 

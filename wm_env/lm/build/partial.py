@@ -57,7 +57,12 @@ def read_parts(folder: Path, law: Mapping[str, Any], vocabulary: Mapping[int, by
 
 
 def recorded_rows(folder: Path, law: Mapping[str, Any]) -> int | None:
-    """The `rows` of parts in `folder` whose law is `law` in everything else, or None: a build goes on as it began."""
+    """The `rows` of parts in `folder` whose law is `law` in everything else: a build goes on as it began.
+
+    None if there are no parts, or the law does not depend on rows.
+    """
+    if "rows" not in law:
+        return None
     for _, stored in _laws(folder):
         if stored is not None and {**stored, "rows": law["rows"]} == law:
             return int(stored["rows"])

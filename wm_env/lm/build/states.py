@@ -14,6 +14,7 @@ from wm_env.common.arrays import Floats
 from wm_env.lm.build.cost import state_flops
 from wm_env.lm.build.crew import Crew
 from wm_env.lm.build.partial import Context, clean_parts, read_parts, save_part
+from wm_env.lm.models.exact.law import probabilities
 from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.pools.candidates import Pool, make_pools
 from wm_env.lm.pools.settings import PoolSettings
@@ -61,18 +62,27 @@ def encode_prompts(lm: MaskedLM, prompts: Sequence[str], text_length: int) -> li
 
 
 def pool_law(lm: MaskedLM, settings: PoolSettings) -> dict[str, Any]:
-    """Everything that the pool of a context depends on, as JSON types, the hardware and torch's kernels included."""
+    """Everything that the pool of a context depends on, as JSON types.
+
+    In floats that includes the hardware, torch's kernels and the rows of a pass; in exact arithmetic none of them.
+    """
+    law = {
+        "model": lm.fingerprint,
+        "tokenizer": lm.tokenizer_fingerprint,
+        "dtype": lm.number_format,
+        **{name: getattr(settings, name) for name in settings.__dataclass_fields__ if name not in ("key", "rows")},
+        "key": sha256(settings.key).hexdigest(),
+    }
+    if lm.is_exact:
+        return law
     device = lm.banned.device
     kind = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
     return {
-        "model": lm.fingerprint,
-        "tokenizer": lm.tokenizer_fingerprint,
+        **law,
         "device": f"{device.type} {kind}",
         "torch": torch.__version__,
         "compiled": lm.compiled,
-        "dtype": str(lm.network.dtype).removeprefix("torch."),
-        **{name: getattr(settings, name) for name in settings.__dataclass_fields__ if name != "key"},
-        "key": sha256(settings.key).hexdigest(),
+        "rows": settings.rows,
     }
 
 
@@ -166,7 +176,7 @@ def grow_tree(
             banned=int(lm.banned.sum()),
             seed=seed,
             dtype=str(law["dtype"]),
-            rows=settings.rows,
+            rows=0 if lm.is_exact else settings.rows,
         ),
     )
     check_tree(tree)
@@ -230,7 +240,7 @@ def _tree_block(pools: Sequence[Pool], settings: PoolSettings, last: bool) -> Tr
         symbol=number_symbols(text),
         child=child,
         tokens=tokens,
-        retained=np.array([np.exp2(pool.log2_prob).sum() for pool in pools]),
+        retained=np.array([float(probabilities(torch.from_numpy(pool.log2_prob)).sum()) for pool in pools]),
         exact=np.array([pool.exact for pool in pools]),
         text=text,
     )

@@ -14,10 +14,12 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
 
 from wm_env.common.files import fingerprint
-from wm_env.lm.models.llada import llada_logits
+from wm_env.lm.models.exact.network import ExactNetwork
+from wm_env.lm.models.exact.weights import Shape
+from wm_env.lm.models.llada import exact_logits, llada_logits, open_network
 from wm_env.lm.models.masked_lm import MaskedLM, banned_ids, tokenizer_fingerprint
 from wm_env.lm.models.network import ATTENTION, check_size
-from wm_env.lm.models.weights import load_tensors, read_tokenizer
+from wm_env.lm.models.weights import read_tokenizer
 
 _REQUIRED: Mapping[str, object] = {
     "architectures": ["DreamModel"],
@@ -36,8 +38,10 @@ _SIZES = (
 _NUMBERS = ("rope_theta", "rms_norm_eps")
 
 
-def load_dream(folder: Path, values: Mapping[str, Any], name: str, device: str, dtype: torch.dtype) -> MaskedLM:
+def load_dream(folder: Path, values: Mapping[str, Any], name: str, device: str, dtype: torch.dtype | None) -> MaskedLM:
     """The Dream checkpoint in `folder`, whose config.json holds `values`; see `wm_env.lm.models.load.load_lm`.
+
+    `dtype` None is exact arithmetic.
 
     Raises:
         ValueError: configuration, tensors or tokenizer are not what is implemented here.
@@ -46,16 +50,15 @@ def load_dream(folder: Path, values: Mapping[str, Any], name: str, device: str, 
     shape = _checked(values)
     tokenizer = read_tokenizer(folder)
     mask_id, size = int(shape["mask_token_id"]), int(shape["vocab_size"])
-    config = _qwen2(shape)
-    with torch.device("meta"):
-        network = Qwen2ForCausalLM(config)
-    digests = load_tensors(network, {key: key for key in network.state_dict()}, folder, device, dtype)
-    # The frequencies of the rotation are no stored tensor, and stay in fp32 whatever the dtype of the network.
-    with torch.device(device):
-        network.model.rotary_emb = Qwen2RotaryEmbedding(config)
-    network.requires_grad_(False)
+    sizes = _exact_shape(shape)
+    names = {key: key for key, _, _ in sizes.tensors()}
+    network, digests = open_network(folder, values, sizes, names, device, dtype, lambda: _build(shape))
+    if isinstance(network, PreTrainedModel):
+        # The frequencies of the rotation are no stored tensor, and stay in fp32 whatever the dtype of the network.
+        with torch.device(device):
+            network.model.rotary_emb = Qwen2RotaryEmbedding(_qwen2(shape))
     return MaskedLM(
-        network=network.eval(),
+        network=network,
         tokenizer=tokenizer,
         name=name,
         mask_id=mask_id,
@@ -63,13 +66,39 @@ def load_dream(folder: Path, values: Mapping[str, Any], name: str, device: str, 
         max_length=int(shape["max_position_embeddings"]),
         fingerprint=fingerprint({}, {"kind": "Dream", "config": shape, "tensors": digests}),
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
-        logits_at=shifted_logits,
+        logits_at=shifted_logits if isinstance(network, PreTrainedModel) else shifted_exact_logits,
+    )
+
+
+def _build(shape: Mapping[str, float]) -> PreTrainedModel:
+    with torch.device("meta"):
+        return Qwen2ForCausalLM(_qwen2(shape))
+
+
+def _exact_shape(shape: Mapping[str, float]) -> Shape:
+    """The sizes of the network for exact arithmetic."""
+    return Shape(
+        layers=int(shape["num_hidden_layers"]),
+        width=int(shape["hidden_size"]),
+        heads=int(shape["num_attention_heads"]),
+        groups=int(shape["num_key_value_heads"]),
+        inner=int(shape["intermediate_size"]),
+        vocabulary=int(shape["vocab_size"]),
+        theta=float(shape["rope_theta"]),
+        eps=float(shape["rms_norm_eps"]),
+        tied=False,
+        biases=True,
     )
 
 
 def shifted_logits(network: PreTrainedModel, canvas: Tensor, position: int) -> Tensor:
     """Logits of the token at `position`, shape (N, V): the output one position before it; of position 0, its own."""
     return llada_logits(network, canvas, max(position - 1, 0))
+
+
+def shifted_exact_logits(network: ExactNetwork, canvas: Tensor, position: int) -> Tensor:
+    """The same of an exact network, float64."""
+    return exact_logits(network, canvas, max(position - 1, 0))
 
 
 def _checked(values: Mapping[str, Any]) -> dict[str, float]:

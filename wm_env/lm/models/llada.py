@@ -4,7 +4,7 @@ The network is transformers' own Llama (`wm_env.lm.models.network`). `wm_env.lm.
 relatives by name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from wm_env.common.files import fingerprint
+from wm_env.lm.models.exact.checkpoint import open_source, stored_form
+from wm_env.lm.models.exact.network import ExactNetwork
+from wm_env.lm.models.exact.weights import Shape, float_tensors
 from wm_env.lm.models.forward import hidden_at
-from wm_env.lm.models.masked_lm import MaskedLM, banned_ids, tokenizer_fingerprint
+from wm_env.lm.models.masked_lm import MaskedLM, Network, banned_ids, tokenizer_fingerprint
 from wm_env.lm.models.network import LLaDAConfig, build_network, tensor_names
-from wm_env.lm.models.weights import load_tensors, read_tokenizer
+from wm_env.lm.models.weights import load_tensors, owned, read_tokenizer
 
 
 def llada_logits(network: PreTrainedModel, canvas: Tensor, position: int) -> Tensor:
@@ -26,17 +29,41 @@ def llada_logits(network: PreTrainedModel, canvas: Tensor, position: int) -> Ten
     return logits
 
 
-def load_llada(folder: Path, values: Mapping[str, Any], name: str, device: str, dtype: torch.dtype) -> MaskedLM:
-    """The model in `folder`, whose config.json holds `values`; see `wm_env.lm.models.load.load_lm`."""
+def exact_logits(network: ExactNetwork, canvas: Tensor, position: int) -> Tensor:
+    """The same of an exact network, float64."""
+    return network.logits(canvas, [position])[:, 0]
+
+
+def exact_shape(config: LLaDAConfig) -> Shape:
+    """The sizes of the network for exact arithmetic."""
+    return Shape(
+        layers=config.n_layers,
+        width=config.d_model,
+        heads=config.n_heads,
+        groups=config.n_kv_heads,
+        inner=config.mlp_hidden_size,
+        vocabulary=config.embedding_size,
+        theta=config.rope_theta,
+        eps=config.rms_norm_eps,
+        tied=config.weight_tying,
+    )
+
+
+def load_llada(folder: Path, values: Mapping[str, Any], name: str, device: str, dtype: torch.dtype | None) -> MaskedLM:
+    """The model in `folder`, whose config.json holds `values`; see `wm_env.lm.models.load.load_lm`.
+
+    `dtype` None is exact arithmetic.
+    """
     config = LLaDAConfig.from_json(values)
     tokenizer = read_tokenizer(folder)
-    network = build_network(config, "meta")
-    digests = load_tensors(network, tensor_names(config), folder, device, dtype)
-    if config.weight_tying:
+    names = tensor_names(config)
+    network, digests = open_network(
+        folder, values, exact_shape(config), names, device, dtype, lambda: build_network(config, "meta")
+    )
+    if isinstance(network, PreTrainedModel) and config.weight_tying:
         network.lm_head.weight = network.model.embed_tokens.weight
-    network.requires_grad_(False)
     return MaskedLM(
-        network=network.eval(),
+        network=network,
         tokenizer=tokenizer,
         name=name,
         mask_id=config.mask_token_id,
@@ -44,5 +71,40 @@ def load_llada(folder: Path, values: Mapping[str, Any], name: str, device: str, 
         max_length=config.max_sequence_length,
         fingerprint=fingerprint({}, {"config": asdict(config), "tensors": digests}),
         tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
-        logits_at=llada_logits,
+        logits_at=llada_logits if isinstance(network, PreTrainedModel) else exact_logits,
     )
+
+
+def open_network(
+    folder: Path,
+    values: Mapping[str, Any],
+    shape: Shape,
+    names: Mapping[str, str],
+    device: str,
+    dtype: torch.dtype | None,
+    build: Callable[[], PreTrainedModel],
+) -> tuple[Network, dict[str, str]]:
+    """The network of a checkpoint, and the digests of its tensors by stored name.
+
+    Args:
+        folder: the checkpoint.
+        values: its config.json.
+        shape: the sizes of the network.
+        names: stored name -> transformers' name of every tensor of the network in floats.
+        device: where it lives.
+        dtype: number format, or None for exact arithmetic.
+        build: makes the network of transformers on device "meta".
+    """
+    if dtype is None:
+        source, reader = open_source(folder, values, shape, names)
+        return ExactNetwork(source, device), reader.digests
+    network = build()
+    if stored_form(values) is None:
+        digests = load_tensors(network, names, folder, device, dtype)
+    else:
+        source, reader = open_source(folder, values, shape, names)
+        state = {name: owned(tensor, device, dtype) for name, tensor in float_tensors(source)}
+        network.load_state_dict(state, strict=False, assign=True)
+        digests = reader.digests
+    network.requires_grad_(False)
+    return network.eval(), digests

@@ -5,29 +5,31 @@ transformers' own classes.
 """
 
 import os
-import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from huggingface_hub import snapshot_download
 from transformers import PreTrainedTokenizerFast
 
 from wm_env.common.files import first_line, read_json
 from wm_env.common.json_values import read_as
 from wm_env.lm.models.dream import load_dream
 from wm_env.lm.models.encoder import is_encoder, load_encoder
+from wm_env.lm.models.folder import find_model
 from wm_env.lm.models.llada import load_llada
 from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.models.weights import read_tokenizer
 
-EMBEDDED = Path(__file__).parents[1] / "mini"
-
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+Arithmetic = Literal["exact", "float"]
 
 
-def load_lm(source: str | Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> MaskedLM:
+def load_lm(
+    source: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype | None = None,
+    arithmetic: Arithmetic | None = None,
+) -> MaskedLM:
     """Load a masked language model; its config.json says which kind.
 
     LLaDA (LLaDA-8B-Base, -Instruct, LLaDA-1.5, and what else has their format), Dream (`wm_env.lm.models.dream`), and
@@ -37,29 +39,43 @@ def load_lm(source: str | Path, *, device: str = "cpu", dtype: torch.dtype = tor
         source: "mini" for the model that ships with the package, a folder, or a hub id "owner/name". From the hub only
             JSON, text and safetensors files are fetched.
         device: where the network lives, e.g. "cpu" or "cuda:0".
-        dtype: torch.float32 or torch.bfloat16.
+        dtype: number format of float arithmetic: torch.float32 (the default), torch.bfloat16 or torch.float64.
+        arithmetic: "exact", the same law on every machine (`wm_env.lm.models.exact`), or "float". By default exact
+            for LLaDA and Dream, unless a `dtype` is given; encoders have no exact arithmetic.
 
     Raises:
         ValueError: the model is unknown, its configuration, tensors or tokenizer are not what is implemented here, or
             torch cannot compute on the device.
         OSError: files are missing or cannot be fetched.
     """
-    if dtype not in (torch.float32, torch.bfloat16):
-        raise ValueError(f"dtype must be torch.float32 or torch.bfloat16, got {dtype}")
+    if dtype not in (None, torch.float32, torch.bfloat16, torch.float64):
+        raise ValueError(f"dtype must be torch.float32, torch.bfloat16 or torch.float64, got {dtype}")
+    if arithmetic == "exact" and dtype is not None:
+        raise ValueError(f"exact arithmetic has a number format of its own: leave out dtype {dtype}")
     device = checked_device(device)
-    folder = _find(source)
+    folder = find_model(source)
     values = _read_config(folder)
     kind = read_as(str, values.get("model_type", "llada"), folder / "config.json", "model_type")
+    if is_encoder(values):
+        if arithmetic == "exact":
+            raise ValueError(f"{source} is an encoder: there is no exact arithmetic for it, use float")
+        return load_encoder(folder, values, str(source), device, dtype or torch.float32)
+    if arithmetic == "float":
+        dtype = dtype or torch.float32
     if kind == "Dream":
         return load_dream(folder, values, str(source), device, dtype)
-    if is_encoder(values):
-        return load_encoder(folder, values, str(source), device, dtype)
     if kind != "llada":
         raise ValueError(
             f"{folder / 'config.json'}: model_type {kind!r} with architectures "
             f"{values.get('architectures')!r} is not read; LLaDA, Dream and the ForMaskedLM classes of transformers are"
         )
     return load_llada(folder, values, str(source), device, dtype)
+
+
+def dtype_named(name: str | None) -> torch.dtype | None:
+    """The number format of an option; None stays."""
+    formats = {None: None, "float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+    return formats[name]
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:
@@ -69,7 +85,7 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:
         ValueError: the model is unknown, or its tokenizer is damaged.
         OSError: the file is missing or cannot be fetched.
     """
-    return read_tokenizer(_find(source, ["*.json", "merges.txt"]))
+    return read_tokenizer(find_model(source, ["*.json", "merges.txt"]))
 
 
 def checked_device(name: str) -> str:
@@ -100,19 +116,3 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no config.json; give the folder of a checkpoint")
     return read_json(path)
-
-
-def _find(source: str | Path, wanted: Sequence[str] = ("*.json", "*.safetensors", "merges.txt")) -> Path:
-    if not isinstance(source, str | Path) or source == "":
-        raise ValueError(f"unknown model {source!r}: give mini, the folder of a checkpoint, or a hub id owner/name")
-    if source == "mini":
-        return EMBEDDED
-    if Path(source).is_dir():
-        return Path(source)
-    name = str(source)
-    if not (isinstance(source, str) and _HUB_ID.fullmatch(name)):
-        raise ValueError(f"unknown model {name!r}: give mini, the folder of a checkpoint, or a hub id owner/name")
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(wanted)))
-    except Exception as error:  # the hub client and its transports raise dozens of unrelated classes
-        raise OSError(f"{name!r} is no folder and could not be fetched from the hub: {first_line(error)}") from None

@@ -4,7 +4,9 @@ import torch
 from torch import Tensor
 
 from wm_env.common.threads import torch_threads
-from wm_env.lm.models.llada import llada_logits
+from wm_env.lm.models.exact.law import probabilities
+from wm_env.lm.models.exact.network import ExactNetwork
+from wm_env.lm.models.llada import exact_logits, llada_logits
 from wm_env.lm.models.masked_lm import MaskedLM
 
 
@@ -21,17 +23,19 @@ def marginals(lm: MaskedLM, context: tuple[int, ...], count: int, temperature: f
         temperature: tau > 0.
 
     Returns:
-        (n, V) float64 on the CPU; each row sums to 1.
+        (n, V) float64 on the CPU, multiples of 2^-52; each row sums to 1.
 
     Raises:
         ValueError: as `MaskedLM.log2_probs`.
     """
     canvas = torch.tensor([context + (lm.mask_id,) * count])
     positions = range(len(context), canvas.shape[1])
-    if lm.logits_at is not llada_logits or count == 1:
-        rows = [lm.log2_probs(canvas, position, temperature)[0] for position in positions]
-        return torch.exp2(torch.stack(rows)).cpu()
     lm.check_canvas(canvas)
+    if isinstance(lm.network, ExactNetwork) and lm.logits_at is exact_logits:
+        return probabilities(lm.log2_law(lm.network.logits(canvas, positions)[0], temperature)).cpu()
+    if isinstance(lm.network, ExactNetwork) or lm.logits_at is not llada_logits or count == 1:
+        rows = [lm.log2_probs(canvas, position, temperature)[0] for position in positions]
+        return probabilities(torch.stack(rows)).cpu()
     with torch_threads(1):
         hidden = lm.network.model(canvas.to(lm.banned.device), use_cache=False).last_hidden_state
-        return torch.exp2(lm.log2_law(lm.network.lm_head(hidden[0, -count:]), temperature)).cpu()
+        return probabilities(lm.log2_law(lm.network.lm_head(hidden[0, -count:]), temperature)).cpu()

@@ -4,16 +4,23 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from wm_env.common.files import encoded
 from wm_env.common.threads import torch_threads
+from wm_env.lm.models.exact.law import bits_of, log2_ticks
+from wm_env.lm.models.exact.network import VERSION, ExactNetwork
 from wm_env.lm.models.forward import compile_layers, is_layer_stack
+from wm_env.lm.text import text_tokenizer
+from wm_env.lm.tokenizer import TextTokenizer
 
-LogitsAt = Callable[[PreTrainedModel, Tensor, int], Tensor]
+Network: TypeAlias = "PreTrainedModel | ExactNetwork"
+
+LogitsAt = Callable[[Any, Tensor, int], Tensor]
 """(network, canvas of shape (N, T), position) -> logits of the token at that position, shape (N, V)."""
 
 
@@ -25,9 +32,12 @@ class MaskedLM:
     special or reserved token. `fingerprint` covers the configuration and all tensors as stored, so it names the model
     whatever the device and dtype it runs in. `logits_at` is how the network is asked: relatives of LLaDA differ in it.
     `compiled` says that torch.compile made the kernels of the layers, which changes the last bits of what they return.
+
+    An exact network (`wm_env.lm.models.exact`) gives the same law on every machine; one of transformers a law whose
+    last bits depend on device, number format and software.
     """
 
-    network: PreTrainedModel
+    network: Network
     tokenizer: PreTrainedTokenizerFast
     name: str
     mask_id: int
@@ -37,6 +47,18 @@ class MaskedLM:
     tokenizer_fingerprint: str
     logits_at: LogitsAt
     compiled: bool = False
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its law is the same bits on every machine."""
+        return isinstance(self.network, ExactNetwork)
+
+    @property
+    def number_format(self) -> str:
+        """How it computes: "exact-1 w24", say, or the number format of a network of transformers, such as "float32"."""
+        if isinstance(self.network, ExactNetwork):
+            return f"{VERSION} {self.network.form.name}"
+        return str(self.network.dtype).removeprefix("torch.")
 
     @torch.no_grad()
     def log2_probs(self, canvas: Tensor, position: int, temperature: float) -> Tensor:
@@ -51,7 +73,8 @@ class MaskedLM:
             temperature: tau > 0.
 
         Returns:
-            (N, V) float64 in bits, on the network's device; -inf where banned; each row's probabilities sum to 1.
+            (N, V) float64 in bits, multiples of 2^-40, on the network's device; -inf where banned; each row's
+            probabilities sum to 1 within V 2^-40.
 
         Raises:
             ValueError: shape, length, position or temperature is out of range, or the network returned a NaN.
@@ -76,32 +99,35 @@ class MaskedLM:
     def log2_law(self, logits: Tensor, temperature: float) -> Tensor:
         """log2 softmax(logits / tau) over the ids that are not banned: (N, V) -> (N, V) float64, in bits.
 
+        They are multiples of 2^-40; equal logits give equal laws on every machine (`wm_env.lm.models.exact.law`).
+
         Raises:
             ValueError: tau is not a positive number, or so small that logits / tau overflows, or there is a NaN.
         """
         if not (0 < temperature < math.inf):
             raise ValueError(f"temperature must be a positive number, got {temperature}")
-        tempered = logits.double() / temperature
-        law = torch.log_softmax(tempered.masked_fill(self.banned, -math.inf), dim=-1) / math.log(2)
-        if law.isnan().any():
-            if logits.isfinite().all():
-                raise ValueError(f"temperature={temperature}: too small for the logits of {self.name}")
+        if not bool((logits < math.inf).all()):
             raise ValueError(f"{self.name} returned NaN logits; load it in float32 or check the checkpoint")
-        return law
+        try:
+            return bits_of(log2_ticks(logits, temperature, self.banned))
+        except ValueError:
+            raise ValueError(f"temperature={temperature}: too small for the logits of {self.name}") from None
+
+    @cached_property
+    def text_tokenizer(self) -> TextTokenizer:
+        """The tokenizer of plain text, made once; `tokenizer` may be changed by others meanwhile."""
+        return text_tokenizer(self.tokenizer)
 
     def encode(self, text: str) -> list[int]:
         """The token ids of `text`, nothing added.
 
-        The names of special tokens inside the text are encoded letter by letter.
+        The names of added tokens inside the text, special or not, are encoded letter by letter.
 
         Raises:
             ValueError: the tokenizer still produced an id that no text may contain, or the text is none (halves of
                 surrogate pairs).
         """
-        encoded(text, "the text")
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)[
-            "input_ids"
-        ]
+        ids = self.text_tokenizer.encode(text)
         for token in ids:
             if self.banned[token]:
                 name = self.tokenizer.convert_ids_to_tokens(token)
@@ -113,8 +139,10 @@ def compiled_lm(lm: MaskedLM) -> MaskedLM:
     """The same model with compiled layers, which pays for large passes on a GPU; the network of `lm` is changed.
 
     Raises:
-        ValueError: the network is not a stack of decoder layers.
+        ValueError: the network is not a stack of decoder layers of transformers.
     """
+    if isinstance(lm.network, ExactNetwork):
+        raise ValueError(f"{lm.name} is computed exactly, which a compiler would not: load it with arithmetic='float'")
     if not is_layer_stack(lm.network):
         raise ValueError(f"{lm.name} is a {type(lm.network).__name__}: only LLaDA and Dream are compiled")
     compile_layers(lm.network)

@@ -45,6 +45,9 @@ REQUIRED_VALUES: Mapping[str, object] = {
 
 _STATED = ("model_type", "block_type", "layer_norm_type", "activation_type")
 
+# What config.json of an integer checkpoint states beside its shape, see `wm_env.lm.models.exact.checkpoint`.
+_OF_INTEGERS = frozenset(("arithmetic", "weight_format"))
+
 # Keys that do not change what a trained network computes: initialisation, dropout, bookkeeping of other programs.
 _WITHOUT_EFFECT = frozenset(
     (
@@ -164,7 +167,7 @@ def _refuse_what_is_not_implemented(values: Mapping[str, Any]) -> None:
             raise ValueError(f"config.json lacks {name!r}; a LLaDA checkpoint states {required!r}")
         if name in values and values[name] != required:
             raise ValueError(f"config.json sets {name} to {values[name]!r}; only {required!r} is implemented")
-    known = REQUIRED_VALUES.keys() | LLaDAConfig.__dataclass_fields__.keys() | _WITHOUT_EFFECT
+    known = REQUIRED_VALUES.keys() | LLaDAConfig.__dataclass_fields__.keys() | _WITHOUT_EFFECT | _OF_INTEGERS
     for name in sorted(values.keys() - known):
         if values[name] not in (None, False):
             raise ValueError(f"config.json sets {name} to {values[name]!r}; this flag is not implemented")

@@ -1,11 +1,12 @@
-"""What the numbers of a model depend on beyond its weights: number format, device, and the libraries that multiply.
+"""What the numbers of a model depend on: in exact arithmetic the model alone, in floats also where they are computed.
 
-Logits of the same weights differ a little between devices, number formats and library versions. Whoever rebuilds what
-another machine computed, as a decoder without a law file does, needs the same stack; this names it.
+Logits of the same weights in floats differ a little between devices, number formats and library versions. Whoever
+rebuilds what another machine computed, as a decoder without a law file does, needs the same stack; this names it. In
+exact arithmetic (`wm_env.lm.models.exact`) the stack is model, tokenizer and version of the arithmetic.
 """
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import transformers
@@ -21,43 +22,49 @@ class Stack:
     Attributes:
         model: fingerprint of weights and configuration.
         tokenizer: fingerprint of the tokenizer.
-        dtype: number format of the weights.
-        device: the card's name, or "cpu" with the instructions that torch uses on it.
-        torch: version, with the build.
-        transformers: version.
+        numbers: version of the exact arithmetic with its number format, or the number format of float arithmetic.
+        device: the card's name, or "cpu" with the instructions that torch uses on it; None where it does not matter.
+        torch: version, with the build; None likewise.
+        transformers: version; None likewise.
     """
 
     model: str
     tokenizer: str
-    dtype: str
-    device: str
-    torch: str
-    transformers: str
+    numbers: str
+    device: str | None = None
+    torch: str | None = None
+    transformers: str | None = None
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all of it: equal on two machines if nothing known to matter differs."""
-        return fingerprint({}, vars(self))
+        return fingerprint({}, {name: value for name, value in vars(self).items() if value is not None})
 
     def __str__(self) -> str:
+        where = (
+            "" if self.device is None else f" on {self.device}, torch {self.torch}, transformers {self.transformers}"
+        )
         return (
-            f"stack {self.fingerprint[:12]} (model {self.model[:12]}, tokenizer {self.tokenizer[:12]}, {self.dtype} on "
-            f"{self.device}, torch {self.torch}, transformers {self.transformers})"
+            f"stack {self.fingerprint[:12]} (model {self.model[:12]}, tokenizer {self.tokenizer[:12]}, "
+            f"{self.numbers}{where})"
         )
 
 
 def stack_of(lm: MaskedLM) -> Stack:
     """The stack that `lm` runs on."""
-    device = lm.banned.device
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    else:
-        name = f"{device.type} {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
-    return Stack(
-        model=lm.fingerprint,
-        tokenizer=lm.tokenizer_fingerprint,
-        dtype=str(next(lm.network.parameters()).dtype).removeprefix("torch."),
-        device=name,
+    stack = Stack(model=lm.fingerprint, tokenizer=lm.tokenizer_fingerprint, numbers=lm.number_format)
+    if lm.is_exact:
+        return stack
+    return replace(
+        stack,
+        device=device_name(lm.banned.device),
         torch=torch.__version__,
         transformers=transformers.__version__,
     )
+
+
+def device_name(device: torch.device) -> str:
+    """The card's name, or "cpu" with the instructions that torch uses on it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"

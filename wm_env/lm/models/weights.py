@@ -5,7 +5,9 @@ No code of a checkpoint is ever run and nothing is unpickled, so a folder from a
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -35,12 +37,12 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
         raise ValueError(f"{folder / file} is not a tokenizer: {first_line(error)}") from None
 
 
-def stored_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """All tensors of the folder's safetensors files, one at a time: the index's shards, or the single file.
+def checkpoint_files(folder: Path) -> list[Path]:
+    """The folder's safetensors files: the index's shards, or the single file.
 
     Raises:
         OSError: a file is missing.
-        ValueError: a file is damaged or none of safetensors, or the index is none.
+        ValueError: the index is none.
     """
     index = folder / "model.safetensors.index.json"
     if index.is_file():
@@ -51,15 +53,78 @@ def stored_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
     else:
         files = ["model.safetensors"]
     for file in files:
-        path = folder / file
-        if path.parent != folder or not path.is_file():
+        if (folder / file).parent != folder or not (folder / file).is_file():
             raise FileNotFoundError(f"{folder} holds no {file}; the checkpoint is incomplete")
+    return [folder / file for file in files]
+
+
+def stored_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """All tensors of the folder's safetensors files, one at a time.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: a file is damaged or none of safetensors, or the index is none.
+    """
+    for path in checkpoint_files(folder):
         try:
             with safe_open(path, framework="pt") as shard:
                 for name in shard.keys():  # noqa: SIM118 - safe_open is no mapping
                     yield name, shard.get_tensor(name)
         except SafetensorError as error:
             raise unreadable(path, "safetensors", error) from None
+
+
+class TensorReader:
+    """The tensors of a checkpoint by the network's names, read one at a time, in any order.
+
+    Attributes:
+        digests: of the tensors that were read, by stored name.
+    """
+
+    def __init__(self, folder: Path, names: Mapping[str, str]) -> None:
+        """`names` says stored name -> the network's name of every tensor that must be there. Others must not.
+
+        Raises:
+            ValueError: a tensor is missing or unexpected, or a file is damaged.
+            OSError: a file is missing.
+        """
+        self.digests: dict[str, str] = {}
+        self._folder = folder
+        self._stored = {network: stored for stored, network in names.items()}
+        self._file: dict[str, Path] = {}
+        for path in checkpoint_files(folder):
+            with self._open(path) as shard:
+                for name in shard.keys():  # noqa: SIM118 - safe_open is no mapping
+                    if name not in names or name in self._file:
+                        raise ValueError(f"{folder}: unexpected tensor {name!r}")
+                    self._file[name] = path
+        if missing := sorted(names.keys() - self._file.keys()):
+            raise ValueError(f"{folder}: {len(missing)} tensors are missing, the first is {missing[0]!r}")
+
+    @contextmanager
+    def _open(self, path: Path) -> Iterator[Any]:
+        try:
+            with safe_open(path, framework="pt") as shard:
+                yield shard
+        except SafetensorError as error:
+            raise unreadable(path, "safetensors", error) from None
+
+    def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor that the network calls `name`.
+
+        Raises:
+            ValueError: it has another shape, or the file is damaged.
+        """
+        stored = self._stored[name]
+        with self._open(self._file[stored]) as shard:
+            tensor: Tensor = shard.get_tensor(stored)
+        if tuple(tensor.shape) != shape:
+            raise ValueError(
+                f"{self._folder}: tensor {stored!r} has shape {tuple(tensor.shape)}, config.json says {shape}"
+            )
+        if stored not in self.digests:
+            self.digests[stored] = tensor_digest(tensor)
+        return tensor
 
 
 def tensor_digest(tensor: Tensor) -> str:

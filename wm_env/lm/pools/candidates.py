@@ -8,7 +8,8 @@ The canvas is the context, the committed tokens and masks up to the end of the b
 masked-diffusion model reads the number of masks as a hint of what is left to say, so this choice is part of the law.
 
 Scores are log2 probabilities in float64. Blocks are ordered by (score rounded to `SCORE_STEP`, token ids), so blocks
-that are equally likely keep one order on every device.
+that are equally likely keep one order on every device. Powers of two, their sums and draws are computed with integers
+(`wm_env.lm.models.exact.law`): from equal laws every machine makes equal pools.
 """
 
 import hashlib
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from wm_env.common.arrays import Floats, Ints
 from wm_env.common.threads import side_by_side
+from wm_env.lm.models.exact.law import log2_sum, masses, renormalised
 from wm_env.lm.models.forward import is_layer_stack
 from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.pools.settings import PoolSettings
@@ -30,6 +32,9 @@ from wm_env.lm.text import is_text, spell
 
 SCORE_STEP = 2.0**-12
 """Bits. Above the noise of float32 forward passes (about 1e-5), below every difference that matters."""
+
+_CDF_BITS = 60
+"""Cells of [0, 1) are whole multiples of 2^-60."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +91,17 @@ def check_pool_size(lm: MaskedLM, settings: PoolSettings) -> None:
 def forward_rows(
     lm: MaskedLM, canvases: Tensor, position: int, temperature: float, rows: int
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Run any number of canvases of equal length, (n, T), through the model in passes of exactly `rows` canvases.
+    """Run any number of canvases of equal length, (n, T), through the model in passes of `rows` canvases.
 
-    The last pass is filled up with copies. Yields which canvases a pass held and their log2 p_tau at `position`,
-    (at most `rows`, V) float64, as many passes at a time as run at once: a large vocabulary allows no more in memory.
+    Unless the model is exact, the last pass is filled up with copies. Yields which canvases a pass held and their log2
+    p_tau at `position`, (at most `rows`, V) float64, as many passes at a time as run at once: a large vocabulary allows
+    no more in memory.
     """
     parts = [canvases[start : start + rows] for start in range(0, len(canvases), rows)]
 
     def one_pass(part: Tensor) -> Tensor:
+        if lm.is_exact:
+            return lm.log2_probs(part, position, temperature)
         padding = part[-1:].expand(rows - len(part), -1)
         return lm.log2_probs(torch.cat([part, padding]), position, temperature)[: len(part)]
 
@@ -108,7 +116,8 @@ def passes_at_once(lm: MaskedLM) -> int:
 
     Encoders are cut to one position by a hook on the network, which only one pass at a time can set.
     """
-    return torch.get_num_threads() if lm.banned.device.type == "cpu" and is_layer_stack(lm.network) else 1
+    splits = lm.is_exact or is_layer_stack(lm.network)
+    return torch.get_num_threads() if splits and lm.banned.device.type == "cpu" else 1
 
 
 def canvas_of(context: Ints, prefixes: Ints, block_length: int, mask_id: int) -> Ints:
@@ -205,7 +214,7 @@ def _order(scores: Floats, tokens: Ints) -> Ints:
 def _top_pool(beam: _Beam, vocabulary: dict[int, bytes], candidates: int) -> Pool:
     groups, dropped = _group_by_text(beam.tokens, vocabulary)
     first = np.array([members[0] for members in groups.values()], dtype=np.int64)
-    mass = np.array([np.logaddexp2.reduce(beam.scores[members]) for members in groups.values()])
+    mass = np.array([_log2_sum(beam.scores[members]) for members in groups.values()])
     if not len(first):
         raise ValueError(f"none of the {len(beam.scores)} best blocks is text: give a larger beam_width")
     kept = _order(mass, beam.tokens[first])[:candidates]
@@ -224,9 +233,12 @@ def _top_pool(beam: _Beam, vocabulary: dict[int, bytes], candidates: int) -> Poo
 
 
 def _normalised(log2_prob: Floats) -> Floats:
-    weights = np.exp2(log2_prob - log2_prob.max())
-    cover: Floats = weights / weights.sum()
+    cover: Floats = renormalised(torch.from_numpy(log2_prob)).numpy()
     return cover
+
+
+def _log2_sum(log2_prob: Floats) -> float:
+    return float(log2_sum(torch.from_numpy(log2_prob)))
 
 
 def _group_by_text(blocks: Ints, vocabulary: dict[int, bytes]) -> tuple[dict[bytes, list[int]], int]:
@@ -300,10 +312,10 @@ def _draw_tokens(
 
 def inverse_cdf(log2_prob: Tensor, uniforms: Tensor) -> Tensor:
     """The token whose cell of [0, 1), cells in the order of ids, holds each uniform; never one of probability 0."""
-    cdf = torch.exp2(log2_prob).cumsum(0)
-    total = cdf[-1]
-    # The sum of V rounded numbers is not 1, and a uniform next to 1 may round up to it.
-    return torch.minimum(torch.searchsorted(cdf, uniforms * total, right=True), (cdf < total).sum())
+    cdf = masses(log2_prob, _CDF_BITS).cumsum(0)
+    # One rounded product, so the same cell everywhere; a uniform next to 1 may round up to the whole.
+    points = (uniforms * cdf[-1].to(torch.float64)).floor().to(torch.int64).clamp(max=int(cdf[-1]) - 1)
+    return torch.searchsorted(cdf, points, right=True)
 
 
 def _sampled_pool(blocks: Ints, scores: Floats, vocabulary: dict[int, bytes]) -> Pool:
@@ -313,10 +325,7 @@ def _sampled_pool(blocks: Ints, scores: Floats, vocabulary: dict[int, bytes]) ->
     first = np.array([members[0] for members in groups.values()], dtype=np.int64)
     distinct = [np.unique(blocks[members], axis=0, return_index=True)[1] for members in groups.values()]
     mass = np.array(
-        [
-            np.logaddexp2.reduce(scores[np.array(members)[once]])
-            for members, once in zip(groups.values(), distinct, strict=True)
-        ]
+        [_log2_sum(scores[np.array(members)[once]]) for members, once in zip(groups.values(), distinct, strict=True)]
     )
     draws = np.array([len(members) for members in groups.values()], dtype=np.float64)
     order = _order(mass, blocks[first])

@@ -14,9 +14,10 @@ class PoolSettings:
         candidates: Q.
         temperature: tau > 0.
         beam_width: W >= Q, prefixes that the search for the top blocks keeps.
-        rows: canvases in a forward pass, see `rows_at`. BLAS and GPU kernels choose their summation order by the shape
-            of the batch, so a fixed shape is what makes a state's numbers independent of the states computed beside it.
-            On a CPU only a multiple of 8: what is left of a vector at a tensor's end is computed by other instructions.
+        rows: canvases in a forward pass, see `rows_at`. In exact arithmetic it changes the speed and nothing else. In
+            floats BLAS and GPU kernels choose their summation order by the shape of the batch, so a fixed shape is what
+            makes a state's numbers independent of the states computed beside it. On a CPU only a multiple of 8: what is
+            left of a vector at a tensor's end is computed by other instructions.
         key: at most 64 bytes; it decides the draws of a sampled pool.
     """
 

@@ -12,10 +12,9 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta
+from scipy.special import betaincinv
 
-from polar.code.density_evolution import polarise
-from polar.code.index_sets import Bools, variation_bound
+from polar.code.density_evolution import polarise, variation_bound
 
 _ATOMS = 512
 """Equally likely values of q that stand for the beta law."""
@@ -25,7 +24,7 @@ _FLATTEST = 1e-3
 
 
 @lru_cache(maxsize=64)
-def message_positions(positions: int, hash_bits: int, effective_tokens: float, bit_error: float) -> Bools:
+def message_positions(positions: int, hash_bits: int, effective_tokens: float, bit_error: float) -> NDArray[np.bool_]:
     """The message set of a step, a mask of shape (b, n).
 
     Position i of level k is in it if a message bit there is lost with probability at most `bit_error` under the design
@@ -54,7 +53,7 @@ def message_positions(positions: int, hash_bits: int, effective_tokens: float, b
 def split_law(effective_tokens: float) -> NDArray[np.float64]:
     """Equally likely values of q = P(bit = 0) under the design law, ascending, shape (`_ATOMS`,)."""
     shape = max(effective_tokens - 1, _FLATTEST) / 2
-    quantiles: NDArray[np.float64] = beta.ppf((np.arange(_ATOMS) + 0.5) / _ATOMS, shape, shape)
+    quantiles: NDArray[np.float64] = betaincinv(shape, shape, (np.arange(_ATOMS) + 0.5) / _ATOMS)
     return np.clip(quantiles, 0.0, 1.0)
 
 

@@ -10,12 +10,10 @@ from collections.abc import Iterator
 
 from reedsolo import ReedSolomonError, RSCodec
 
-from polar.text.framing import CHECK_BITS, SHORT_HEADER, BitString, Check, Message, frame_length, open_frame
+from polar.text.framing import CHECK_BITS, SHORT_HEADER, BitString, FrameKeys, Message, frame_length, open_frame
 
 LONGEST_CODEWORD = 255
 """Bytes: a Reed-Solomon code over bytes has no more positions."""
-
-SHORTEST_FRAME = (SHORT_HEADER + CHECK_BITS) // 8
 
 
 def encode_frame(frame: BitString, parity: int) -> bytes:
@@ -35,10 +33,10 @@ def encode_frame(frame: BitString, parity: int) -> bytes:
     return bytes(RSCodec(parity).encode(data)) if parity else data
 
 
-def decode_frames(received: bytes, parity: int) -> Iterator[bytes]:
+def decode_frames(received: bytes, parity: int, check_bits: int = CHECK_BITS) -> Iterator[bytes]:
     """The frames that codewords at the beginning of `received` may hold, in whole bytes, the shortest first."""
     codec = RSCodec(parity) if parity else None
-    for end in range(SHORTEST_FRAME + parity, min(len(received), LONGEST_CODEWORD) + 1):
+    for end in range((check_bits + SHORT_HEADER) // 8 + parity, min(len(received), LONGEST_CODEWORD) + 1):
         if codec is None:
             yield received[:end]
             continue
@@ -48,10 +46,10 @@ def decode_frames(received: bytes, parity: int) -> Iterator[bytes]:
             continue
 
 
-def open_bytes(data: bytes, check: Check) -> tuple[Message | None, int]:
+def open_bytes(data: bytes, keys: FrameKeys) -> tuple[Message | None, int]:
     """The message of a frame in whole bytes if it fills them and its check value is right; check values compared."""
     bits = BitString(int.from_bytes(data, "big"), 8 * len(data))
-    length = frame_length(bits)
+    length = frame_length(bits, keys)
     if length is None or -(-length // 8) != len(data) or bits.after(length).value:
         return None, 0
-    return open_frame(bits.first(length), check), 1
+    return open_frame(bits.first(length), keys), 1

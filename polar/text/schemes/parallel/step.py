@@ -26,16 +26,13 @@ is lost in rate. Alternatives, and why not:
   and each such step is noise to it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polar.code.index_sets import Bools, bit_levels
 from polar.code.successive import draw
-from polar.code.transform import polar_transform
 from wm_env.common.arrays import Floats, Ints
 
 Uniform = Callable[[], float]
@@ -43,19 +40,6 @@ Uniform = Callable[[], float]
 
 Accept = Callable[[int], bool]
 """Whether the text may go on with this token."""
-
-
-def token_label(string: bytes, key: bytes, bits: int) -> int:
-    """The label of a token: the leading bits of a keyed hash of its bytes, in [0, 2^bits), bits at most 16."""
-    return int.from_bytes(blake2b(string, key=key, digest_size=2).digest(), "big") >> (16 - bits)
-
-
-def vocabulary_labels(strings: Mapping[int, bytes], size: int, key: bytes, bits: int) -> Ints:
-    """The labels of all tokens, shape (size,); 0 for ids without bytes, which no text contains."""
-    labels = np.zeros(size, dtype=np.int64)
-    for token, string in strings.items():
-        labels[token] = token_label(string, key, bits)
-    return labels
 
 
 def label_masses(marginals: Floats, labels: Ints, bits: int) -> Floats:
@@ -81,13 +65,6 @@ def draw_labels(masses: Floats, points: Floats) -> Ints:
         word = draw(level.llr[np.arange(len(masses)), prefix][None], row[None])[0]
         prefix = 2 * prefix + word
     return prefix
-
-
-def read_bits(labels: Ints, message: Bools) -> NDArray[np.int64]:
-    """What the message positions of steps hold: labels (steps, n), mask (b, n) -> bits (steps, mask.sum())."""
-    levels = len(message)
-    planes = labels[:, None, :] >> np.arange(levels - 1, -1, -1)[None, :, None] & 1
-    return polar_transform(planes)[:, message]
 
 
 def place_points(bits: Ints, message: Bools, uniform: Uniform) -> Floats:

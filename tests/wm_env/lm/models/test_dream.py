@@ -16,9 +16,9 @@ from wm_env.lm.models.masked_lm import MaskedLM
 CANVAS = [72, 101, 108, 108, DREAM_MASK, DREAM_MASK]
 
 
-@pytest.fixture(scope="module")
-def lm(tmp_path_factory: pytest.TempPathFactory) -> MaskedLM:
-    return load_lm(write_dream(tmp_path_factory.mktemp("dream"), dream_tensors()))
+@pytest.fixture(scope="module", params=["exact", "float"])
+def lm(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> MaskedLM:
+    return load_lm(write_dream(tmp_path_factory.mktemp("dream"), dream_tensors()), arithmetic=request.param)
 
 
 def log2_softmax(logits: np.ndarray) -> np.ndarray:

@@ -19,14 +19,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("llada"), random_tensors())
 
 
-@pytest.fixture(scope="module")
-def lm(folder: Path) -> MaskedLM:
-    return load_lm(folder)
+@pytest.fixture(scope="module", params=["exact", "float"])
+def lm(folder: Path, request: pytest.FixtureRequest) -> MaskedLM:
+    return load_lm(folder, arithmetic=request.param)
 
 
 def test_two_shards_load_into_the_tensors_they_hold(tmp_path: Path, lm: MaskedLM) -> None:
     tensors = random_tensors()
-    sharded = load_lm(write_checkpoint(tmp_path, tensors, shards=2))
+    sharded = load_lm(write_checkpoint(tmp_path, tensors, shards=2), arithmetic="float")
     state = sharded.network.state_dict()
     assert len(state) == len(tensors) == 30
     for name, tensor in tensors.items():
@@ -39,7 +39,7 @@ def test_two_shards_load_into_the_tensors_they_hold(tmp_path: Path, lm: MaskedLM
 def test_a_tied_head_is_the_embedding(tmp_path: Path) -> None:
     tensors = random_tensors()
     del tensors["model.transformer.ff_out.weight"]
-    tied = load_lm(write_checkpoint(tmp_path, tensors, weight_tying=True))
+    tied = load_lm(write_checkpoint(tmp_path, tensors, weight_tying=True), arithmetic="float")
     assert tied.network.lm_head.weight is tied.network.model.embed_tokens.weight
     expected = forward_written_out(
         {**tensors, "model.transformer.ff_out.weight": tensors["model.transformer.wte.weight"]}, [1, 2, MASK_ID]
@@ -79,7 +79,7 @@ def test_rows_do_not_depend_on_their_neighbours(lm: MaskedLM) -> None:
 def test_bf16_is_bitwise_the_same_whether_loaded_or_cast(folder: Path) -> None:
     canvas = torch.randint(0, 256, (1, 1024), generator=torch.Generator().manual_seed(0))
     loaded = load_lm(folder, dtype=torch.bfloat16)
-    cast = load_lm(folder)
+    cast = load_lm(folder, arithmetic="float")
     exact = cast.log2_probs(canvas, 900, 1.0)
     cast.network.to(torch.bfloat16)
     assert torch.equal(loaded.log2_probs(canvas, 900, 1.0), cast.log2_probs(canvas, 900, 1.0))
@@ -113,9 +113,11 @@ def test_a_question_without_an_answer_is_refused(
 def test_nan_logits_are_an_error_and_no_law(tmp_path: Path) -> None:
     tensors = random_tensors()
     tensors["model.transformer.ln_f.weight"][3] = math.nan
-    broken = load_lm(write_checkpoint(tmp_path, tensors))
-    with pytest.raises(ValueError, match="NaN"):
-        broken.log2_probs(torch.tensor([[1, 2, 3]]), 1, 1.0)
+    folder = write_checkpoint(tmp_path, tensors)
+    for arithmetic in ("exact", "float"):
+        broken = load_lm(folder, arithmetic=arithmetic)
+        with pytest.raises(ValueError, match="NaN"):
+            broken.log2_probs(torch.tensor([[1, 2, 3]]), 1, 1.0)
 
 
 def test_a_temperature_that_overflows_is_named(lm: MaskedLM) -> None:

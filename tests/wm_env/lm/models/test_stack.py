@@ -31,17 +31,24 @@ def other(tmp_path_factory):
 
 
 def test_a_stack_is_named_by_all_that_matters(folder, other):
-    stack = stack_of(load_lm(folder))
-    assert (stack.dtype, stack.torch) == ("float32", torch.__version__)
+    stack = stack_of(load_lm(folder, arithmetic="float"))
+    assert (stack.numbers, stack.torch) == ("float32", torch.__version__)
     assert stack.transformers == transformers.__version__
-    assert stack == stack_of(load_lm(folder))
-    for changed in (stack_of(load_lm(other)), stack_of(load_lm(folder, dtype=torch.bfloat16))):
-        assert changed.fingerprint != stack.fingerprint
+    assert stack == stack_of(load_lm(folder, arithmetic="float"))
+    for changed in (load_lm(other, arithmetic="float"), load_lm(folder, dtype=torch.bfloat16), load_lm(folder)):
+        assert stack_of(changed).fingerprint != stack.fingerprint
     for field in dataclasses.fields(stack):
         assert dataclasses.replace(stack, **{field.name: "another"}).fingerprint != stack.fingerprint
         if field.name not in ("model", "tokenizer"):
             assert getattr(stack, field.name) in str(stack)
     assert stack.model[:12] in str(stack)
+
+
+def test_an_exact_stack_is_model_tokenizer_and_arithmetic(folder, other):
+    stack = stack_of(load_lm(folder))
+    model, tokenizer = stack.model[:12], stack.tokenizer[:12]
+    assert str(stack) == f"stack {stack.fingerprint[:12]} (model {model}, tokenizer {tokenizer}, exact-1 w24)"
+    assert stack_of(load_lm(other)).fingerprint != stack.fingerprint
 
 
 @pytest.mark.parametrize("scheme", ["stream", "block"])

@@ -77,8 +77,9 @@ def test_wide_beam_finds_the_most_likely_texts(lm, vocabulary, law, text_law, ca
     best = sorted(masses, key=lambda text: (-round(np.log2(masses[text]) / SCORE_STEP), text_law[text][0]))[:candidates]
     assert list(pool.text) == best
     assert pool.tokens.tolist() == [list(text_law[text][0]) for text in best]
-    assert np.exp2(pool.log2_prob) == pytest.approx([masses[text] for text in best], rel=1e-5)
-    assert pool.cover == pytest.approx(np.array([masses[text] for text in best]) / sum(masses[text] for text in best))
+    assert np.exp2(pool.log2_prob) == pytest.approx([masses[text] for text in best], rel=2e-4)
+    kept = np.array([masses[text] for text in best])
+    assert pool.cover == pytest.approx(kept / kept.sum(), rel=2e-4)
     assert pool.exact
     assert pool.dropped == len(law) - sum(map(len, text_law.values())) > 0
     assert pool.merged == sum(map(len, text_law.values())) - len(text_law) > 0
@@ -277,7 +278,7 @@ def test_sampled_pool_is_made_of_its_draws(lm, vocabulary, law, text_law):
     for block, text, log2_prob, cover in zip(pool.tokens.tolist(), pool.text, pool.log2_prob, pool.cover, strict=True):
         assert tuple(block) == spellings[text][0]
         assert cover == pytest.approx(len(spellings[text]) / kept)
-        assert 2**log2_prob == pytest.approx(mass(law, set(spellings[text])), rel=1e-5)
+        assert 2**log2_prob == pytest.approx(mass(law, set(spellings[text])), rel=2e-4)
     assert (np.diff(pool.log2_prob) <= SCORE_STEP).all()
     assert pool.merged == sum(len(set(blocks)) for blocks in spellings.values()) - len(spellings)
     assert pool.dropped == count - kept

@@ -17,15 +17,15 @@ reader of the text, so they are one group: the message chooses among groups, key
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
-from polar.text.arithmetic import NoMessageError, Reader, Side
-from polar.text.keys import KeyStream, MessageKeys
-from polar.text.schemes.stream import Tokens
+from polar.text.arithmetic import ReadOption, Side
+from polar.text.derivation import KeyStream, MessageKeys
+from polar.text.scheme import NoMessageError, Tokens
 from wm_env.common.arrays import Floats, Ints
 from wm_env.theory.limits import shared_key_success
 
@@ -49,10 +49,6 @@ class CandidatePool(Protocol):
     @property
     def cover(self) -> Floats:
         """Probabilities, shape (q,), sum to 1."""
-
-    @property
-    def log2_prob(self) -> Floats:
-        """log2 of the untruncated law, shape (q,)."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +79,19 @@ class PoolCode:
         return word if self.group_at(word, angle) == group else None
 
 
-Walk = Generator[Tokens, CandidatePool, Tokens]
-"""Asks for the pool after some tokens, gets it, and returns the tokens in the end."""
+AnyPool = TypeVar("AnyPool", bound=CandidatePool)
 
 
-Watch = Callable[[CandidatePool, int], None]
-"""(pool, candidate): what the text goes on with."""
+def walk(
+    keys: MessageKeys,
+    side: Side,
+    tv_budget: float,
+    pool_after: Callable[[Tokens], AnyPool],
+    watch: Callable[[AnyPool, int], None] | None = None,
+) -> Tokens:
+    """Embed or read a message, block by block, until `side` is done; the tokens of all blocks.
 
-
-def walk(keys: MessageKeys, side: Side, tv_budget: float, watch: Watch | None = None) -> Walk:
-    """Embed or read a message, block by block, until `side` is done; `watch` is told every pool and its choice.
+    `watch` is told every pool and the candidate that the text goes on with.
 
     Raises:
         MessageTooLongError, NoEntropyError: from the sender.
@@ -101,7 +100,7 @@ def walk(keys: MessageKeys, side: Side, tv_budget: float, watch: Watch | None = 
     angles, members = keys.stream("angles"), keys.stream("members")
     tokens: Tokens = ()
     while not side.done:
-        pool = yield tokens
+        pool = pool_after(tokens)
         code = make_code(pool, tv_budget)
         angle = angles.below(CIRCLE)
         word = side.choose([1] * (1 << code.bits), _reader(pool, code, angle))
@@ -117,7 +116,9 @@ def walk(keys: MessageKeys, side: Side, tv_budget: float, watch: Watch | None = 
 def make_code(pool: CandidatePool, tv_budget: float) -> PoolCode:
     """The code with the most bits whose total variation from the pool's law is at most `tv_budget`."""
     groups = prefix_groups(pool.text)
-    mass = np.array([pool.cover[list(group)].sum() for group in groups])
+    # Multiples of 2^-52, whose sums are exact in any order: both ends get the same code on any machines.
+    cover = np.maximum(np.round(pool.cover * CIRCLE), pool.cover > 0) / CIRCLE
+    mass = np.array([cover[list(group)].sum() for group in groups])
     most = int(np.count_nonzero(mass)).bit_length()
     lost = {bits: 1 - float(shared_key_success(mass, bits)) for bits in range(1, most)}
     bits = max((bits for bits, tv in lost.items() if tv <= tv_budget + _ROUNDING), default=0)
@@ -147,7 +148,7 @@ def prefix_groups(texts: tuple[bytes, ...]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(group) for group in groups)
 
 
-def _reader(pool: CandidatePool, code: PoolCode, angle: int) -> Reader:
+def _reader(pool: CandidatePool, code: PoolCode, angle: int) -> ReadOption:
     def read(text: bytes, position: int) -> int | None:
         for number, group in enumerate(code.groups):
             if text.startswith(pool.text[group[0]], position):

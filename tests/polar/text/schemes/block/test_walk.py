@@ -5,15 +5,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tables import answer
 
 from agents.planner.coded import plan_coded
 from polar.code.codec import code_channel
 from polar.code.construction import BlockCode
-from polar.text.arithmetic import NoMessageError, Receiver, Sender
-from polar.text.keys import Key, MessageKeys
-from polar.text.records import RecordedPool
-from polar.text.schemes.block import CIRCLE, make_code, prefix_groups, walk
+from polar.text.arithmetic import Receiver, Sender
+from polar.text.derivation import MessageKeys
+from polar.text.keys import Key
+from polar.text.scheme import NoMessageError
+from polar.text.schemes.block.answers import RecordedPool
+from polar.text.schemes.block.walk import CIRCLE, make_code, prefix_groups, walk
 from wm_env.tree import StateTree, TreeBlock, TreeMeta
 
 KEY = Key(bytes(range(32)))
@@ -164,19 +165,19 @@ def keyed_pool(tokens, seed=0):
 
 @pytest.mark.parametrize("nonce", [0, 1, 7, 30])
 def test_messages_come_back_from_texts_that_continue_one_another(nonce):
-    keys = MessageKeys(KEY, nonce, "block")
+    keys = MessageKeys(KEY, nonce, b"block")
     message = bytes(range(nonce))
     sender = Sender(message, keys, 10**5, 10**5)
     sent = []
     sender.put = sent.append
-    tokens = answer(walk(keys, sender, 0.0), keyed_pool)
+    tokens = walk(keys, sender, 0.0, keyed_pool)
     text = b"".join(sent)
     assert len(tokens) == len(sent)
     receiver = Receiver(text, keys)
-    assert answer(walk(keys, receiver, 0.0), keyed_pool) == tokens
+    assert walk(keys, receiver, 0.0, keyed_pool) == tokens
     assert receiver.message == message
     with pytest.raises(NoMessageError):
-        answer(walk(keys, Receiver(text[:-3], keys), 0.0), keyed_pool)
+        walk(keys, Receiver(text[:-3], keys), 0.0, keyed_pool)
 
 
 @pytest.mark.parametrize("tiny", [1e-20, 5e-324])
@@ -185,10 +186,10 @@ def test_a_candidate_that_hardly_has_a_probability_is_sent_if_the_budget_says_so
     assert make_code(pool, 0.4).bits == 0
     assert make_code(pool, 0.5).bits == 1
     for nonce in range(4):
-        keys = MessageKeys(KEY, nonce, "block")
-        tokens = answer(walk(keys, Sender(b"x", keys, 10**5, 10**5), 0.5), lambda _: pool)
+        keys = MessageKeys(KEY, nonce, b"block")
+        tokens = walk(keys, Sender(b"x", keys, 10**5, 10**5), 0.5, lambda _: pool)
         receiver = Receiver(bytes(ord("a") + token for token in tokens), keys)
-        answer(walk(keys, receiver, 0.5), lambda _: pool)
+        walk(keys, receiver, 0.5, lambda _: pool)
         assert receiver.message == b"x"
 
 

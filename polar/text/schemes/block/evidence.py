@@ -9,14 +9,14 @@ how texts are made of tokens: mostly of the longest that fit.
 
 import math
 
-from polar.text.schemes.block import CandidatePool
 from polar.text.vocabulary import Vocabulary
+from wm_env.lm.pools.candidates import Pool
 
 LONGEST_TOKEN = 0.75
 """w of the longest token that fits; the next one has this share of the rest, and so on."""
 
 
-def log2_evidence(vocabulary: Vocabulary, pool: CandidatePool, candidate: int, draws: int, text: bytes) -> float:
+def log2_evidence(vocabulary: Vocabulary, pool: Pool, candidate: int, draws: int, text: bytes) -> float:
     """Evidence of a text that goes on with a candidate, in bits.
 
     Args:

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polar.text.arithmetic import Receiver
-from polar.text.keys import Key, MessageKeys
-from polar.text.records import RecordedPool
-from polar.text.schemes.evidence import log2_evidence
+from polar.text.derivation import MessageKeys
+from polar.text.keys import Key
+from polar.text.schemes.block.answers import RecordedPool
+from polar.text.schemes.block.evidence import log2_evidence
 from polar.text.vocabulary import Vocabulary
 
 STRINGS = [b"a", b"ab", b"abb", b"b", b"ba", b"a"]
@@ -70,7 +71,7 @@ def test_matches_are_all_tokens_that_a_text_begins_with(text):
 
 def test_evidence_that_shrinks_again_is_kept():
     """A supermartingale that reaches e does so with probability at most 1/e, wherever it goes from there."""
-    receiver = Receiver(b"", MessageKeys(Key(bytes(32)), 0, "block"))
+    receiver = Receiver(b"", MessageKeys(Key(bytes(32)), 0, b"block"))
     for bits in (3.0, 4.0, -6.0, -5.0, 2.0):
         receiver.note_evidence(bits)
     assert receiver.log2_evidence == 7.0

@@ -7,17 +7,6 @@ import pytest
 from ascii_lm import LETTERS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom
-from tiny_lm import write_lm
-
-from polar.__main__ import main
-from polar.text import commands
-from polar.text.channel import open_channel
-from polar.text.decoding import decode, decode_parallel
-from polar.text.embedding import embed
-from polar.text.framing import BitString, make_frame
-from polar.text.keys import Key, MessageKeys, save_key
-from polar.text.schemes.parallel.outer_code import encode_frame
 from polar.text.schemes.parallel.scheme import (
     PLAIN_DRAWS,
     Written,
@@ -30,6 +19,18 @@ from polar.text.schemes.parallel.scheme import (
     uniforms,
     write,
 )
+from scipy.stats import binom
+from tiny_lm import write_lm
+
+from polar.__main__ import main
+from polar.text import commands
+from polar.text.channel import open_channel
+from polar.text.decoding import decode, decode_parallel
+from polar.text.derivation import MessageKeys
+from polar.text.embedding import embed
+from polar.text.framing import BitString, make_frame
+from polar.text.keys import Key, save_key
+from polar.text.schemes.parallel.outer_code import encode_frame
 from polar.text.settings import Limits, Settings
 from wm_env.lm.models.load import load_lm, load_tokenizer
 
@@ -115,7 +116,7 @@ def test_unfit_draws_are_as_frequent_as_the_enumeration_says(folder):
 
 
 def test_a_text_and_its_estimate_follow_from_key_and_nonce(channel):
-    first, second = (write(channel, b"u", MessageKeys(KEY, 1, "parallel"), 4096) for _ in range(2))
+    first, second = (write(channel, b"u", MessageKeys(KEY, 1, b"parallel"), 4096) for _ in range(2))
     assert first == second
     assert first.steps == len(first.tokens) // PARALLEL.positions
 
@@ -186,7 +187,7 @@ def test_too_long_a_message_is_told_how_long_it_may_be(channel, blocks):
     with pytest.raises(ValueError, match=r"a message of [0-9]+ bytes fits, or allow more blocks") as refused:
         embed(channel, bytes(200), KEY, 0, limits=Limits(max_blocks=blocks))
     fits = int(re.search(r"message of (\d+) bytes", str(refused.value)).group(1))
-    keys = MessageKeys(KEY, 0, "parallel")
+    keys = MessageKeys(KEY, 0, b"parallel")
     per_step = int(message_mask(PARALLEL).sum())
     steps = [
         len(coded_bits(encode_frame(make_frame(bytes(size), keys.check), PARALLEL.parity), keys, per_step))
@@ -213,7 +214,7 @@ def test_settings_out_of_range(channel, change, reason):
 
 
 def test_uniform_draws_stay_inside_the_interval():
-    draw = uniforms(MessageKeys(KEY, 0, "parallel").stream("choices"))
+    draw = uniforms(MessageKeys(KEY, 0, b"parallel").stream("choices"))
     values = np.array([draw() for _ in range(2000)])
     assert ((values > 0) & (values < 1)).all()
     assert values.mean() == pytest.approx(0.5, abs=0.03)

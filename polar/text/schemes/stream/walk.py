@@ -33,7 +33,7 @@ forward passes.
 
 import math
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -41,16 +41,14 @@ from typing import Protocol
 
 import numpy as np
 
-from polar.text.arithmetic import Reader, Side
-from polar.text.keys import KeyStream, MessageKeys
+from polar.text.arithmetic import ReadOption, Side
+from polar.text.derivation import KeyStream, MessageKeys
+from polar.text.scheme import Tokens
 from polar.text.vocabulary import Node, Vocabulary
 from wm_env.common.arrays import Ints
 
 RARE = Fraction(1, 64)
 """Shared randomness decides about a branch with a smaller share of the probability."""
-
-Tokens = tuple[int, ...]
-"""The token ids of a text so far, without the prompt."""
 
 
 class TokenLaw(Protocol):
@@ -60,19 +58,22 @@ class TokenLaw(Protocol):
         """The cumulative mass of all tokens of smaller rank, in units of the whole mass over its last value."""
 
 
-Walk = Generator[Tokens, TokenLaw, tuple[Tokens, Node]]
-"""Asks for the law after some tokens, is sent it, and returns the tokens and the node of the token under way."""
+LawAfter = Callable[[Tokens], TokenLaw]
+"""The law of the token after some tokens."""
 
 
-def walk(vocabulary: Vocabulary, keys: MessageKeys, side: Side) -> Walk:
+def walk(vocabulary: Vocabulary, keys: MessageKeys, side: Side, law_after: LawAfter) -> tuple[Tokens, Node]:
     """Embed or read a message, byte by byte, until `side` is done.
+
+    Returns:
+        The tokens, and the node of the token under way.
 
     Raises:
         MessageTooLongError, NoEntropyError: from the sender.
         NoMessageError: from the receiver.
     """
     ends = keys.stream("token ends")
-    readings = [_Reading((), (yield ()), vocabulary.root, Fraction(1))]
+    readings = [_Reading((), law_after(()), vocabulary.root, Fraction(1))]
     while not side.done:
         branches = [branch for reading in readings for branch in _branches(vocabulary, reading)]
         readings = []
@@ -81,7 +82,7 @@ def walk(vocabulary: Vocabulary, keys: MessageKeys, side: Side) -> Walk:
                 readings.append(branch.reading)
             else:
                 tokens = (*branch.reading.tokens, branch.token)
-                law = yield tokens
+                law = law_after(tokens)
                 scale = branch.weight / law.at(vocabulary.root.bounds)[-1]
                 readings.append(_Reading(tokens, law, vocabulary.root, scale))
         readings = _choose_byte(vocabulary, side, readings)
@@ -202,7 +203,7 @@ def _whole_numbers(values: Sequence[Fraction]) -> list[int]:
     return [number // divisor for number in numbers]
 
 
-def _reader(options: list[int]) -> Reader:
+def _reader(options: list[int]) -> ReadOption:
     def read(text: bytes, position: int) -> int | None:
         if position == len(text) or text[position] not in options:
             return None

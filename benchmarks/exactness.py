@@ -1,0 +1,142 @@
+"""What exact arithmetic costs: passes in floats and with every exact product, as ratios in one process.
+
+python -m benchmarks.exactness                                      the embedded model
+python -m benchmarks.exactness --device cuda --shape llada-8b       random weights of LLaDA-8B's shape
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import tyro
+from random_llada import llada_8b
+from torch import Tensor
+
+from wm_env.lm.models.exact.law import log2_ticks
+from wm_env.lm.models.exact.network import VERSION, ExactNetwork
+from wm_env.lm.models.exact.quantise import W8
+from wm_env.lm.models.exact.weights import FloatSource
+from wm_env.lm.models.forward import can_compile, compile_layers
+from wm_env.lm.models.llada import exact_shape, llada_logits
+from wm_env.lm.models.load import load_lm
+from wm_env.lm.models.network import LLaDAConfig, build_network
+from wm_env.lm.models.stack import device_name
+from wm_env.lm.verify import digest, embedded_networks
+
+
+@dataclass(frozen=True)
+class Options:
+    """Time passes in floats and in exact arithmetic."""
+
+    device: str = "cpu"
+    """Where the model runs."""
+    threads: int = 1
+    """Threads of torch on a CPU."""
+    shape: Literal["mini", "llada-8b"] = "mini"
+    """The embedded model, or random weights of LLaDA-8B's shape."""
+    layers: int = 32
+    """Layers of LLaDA-8B; a pass takes its time by layers."""
+    compile: bool = False
+    """Also time bfloat16 with compiled layers."""
+    rows: tuple[int, ...] = (1, 32)
+    """Canvases of a pass."""
+    lengths: tuple[int, ...] = (64, 256)
+    """Tokens of a canvas."""
+    repeats: int = 5
+    """Passes that are timed; the fastest counts."""
+
+
+Pass = Callable[[Tensor, int], Tensor]
+"""(canvas, position) -> logits or a law, (N, V)."""
+
+
+def embedded_passes(device: torch.device) -> Iterator[tuple[str, Pass]]:
+    """The embedded model: float32, then every exact product."""
+    plain = load_lm("mini", device=str(device), arithmetic="float")
+    yield "float32", lambda canvas, position: plain.log2_probs(canvas, position, 1.0)
+    for form, kind, network in embedded_networks(device):
+        yield f"{VERSION} {form.name}, {kind}", _exact(network)
+
+
+def _exact(network: ExactNetwork) -> Pass:
+    return lambda canvas, position: log2_ticks(network.logits(canvas, [position])[:, 0], 1.0)
+
+
+def random_passes(options: Options, device: torch.device) -> Iterator[tuple[str, Pass]]:
+    """Random weights of LLaDA-8B's shape, drawn where they are needed: bfloat16, then int8."""
+    config = llada_8b(options.layers)
+    shape = exact_shape(config)
+    generator = torch.Generator(device)
+
+    def drawn(name: str, size: tuple[int, ...]) -> Tensor:
+        generator.manual_seed(sum(name.encode()))
+        if len(size) == 1:
+            return torch.ones(size, device=device)
+        scale = 1.0 if "embed" in name else 1 / math.sqrt(size[1])
+        return torch.randn(size, device=device, generator=generator).mul_(scale).to(torch.bfloat16)
+
+    yield from _bfloat16_passes(config, {name: drawn(name, size) for name, size, _ in shape.tensors()}, options.compile)
+    yield f"{VERSION} w8", _exact(ExactNetwork(FloatSource(shape, W8, drawn), device))
+
+
+def _bfloat16_passes(config: LLaDAConfig, state: dict[str, Tensor], compiled: bool) -> Iterator[tuple[str, Pass]]:
+    network = build_network(config, "meta")
+    network.load_state_dict({name: tensor.to(torch.bfloat16) for name, tensor in state.items()}, False, True)
+    network.requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def run(canvas: Tensor, position: int) -> Tensor:
+        return llada_logits(network, canvas, position)
+
+    yield "bfloat16", run
+    if compiled and can_compile():
+        compile_layers(network)
+        yield "bfloat16, compiled", run
+
+
+def seconds(work: Callable[[], Tensor], device: torch.device, repeats: int) -> float:
+    """The fastest of some calls, after two that pay for set-up."""
+    best = math.inf
+    for number in range(repeats + 2):
+        start = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        if number >= 2:
+            best = min(best, time.perf_counter() - start)
+    return best
+
+
+def report(options: Options) -> Iterator[str]:
+    """The lines that the command prints, each as soon as it is known."""
+    torch.set_num_threads(options.threads)
+    device = torch.device(options.device)
+    yield f"{device_name(device)}, torch {torch.__version__}, {options.threads} thread(s)"
+    shapes = [(rows, length) for rows in options.rows for length in options.lengths]
+    first: dict[tuple[int, int], float] = {}
+    passes = embedded_passes(device) if options.shape == "mini" else random_passes(options, device)
+    for name, run in passes:
+        figures = []
+        for rows, length in shapes:
+            generator = torch.Generator().manual_seed(length)
+            canvas = torch.randint(3, 8000, (rows, length), generator=generator).to(device)
+            took = seconds(lambda run=run, canvas=canvas: run(canvas, canvas.shape[1] - 4), device, options.repeats)
+            before = first.setdefault((rows, length), took)
+            figures.append(f"{rows} x {length}: {1e3 * took:.1f} ms, {rows / took:.3g} canvases/s, {took / before:.2f}")
+            last = run(canvas[:1], length - 4)
+        kept = f"; last canvas {digest([last])[:16]}" if last.dtype == torch.int64 else ""
+        memory = f"; {torch.cuda.max_memory_allocated(device) / 2**30:.1f} GiB" if device.type == "cuda" else ""
+        yield f"{name:26} {'; '.join(figures)}{kept}{memory}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line."""
+    for line in report(tyro.cli(Options, prog="python benchmarks/exactness.py", args=arguments)):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The receiver of the scheme `parallel`: text, tokenizer, key and settings are enough. Free of torch.
+
+It tokenises the text, hashes the tokens, transforms every n labels, and reads the message positions. It does not know
+how long the message is, nor where it was written with what entropy.
+
+An edit may change the number of tokens and shift all later steps. The second reader tries for each step k and each
+change d of at most `MOST_SHIFT` that the steps before k stand where they were, and those after k are shifted by d.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polar.text.derivation import MessageKeys
+from polar.text.progress import Report
+from polar.text.scheme import Attempt, Reader, Readers
+from polar.text.schemes.parallel.design import message_positions
+from polar.text.schemes.parallel.labels import read_bits, token_label
+from polar.text.schemes.parallel.outer_code import decode_frames, open_bytes
+from wm_env.common.arrays import Ints
+from wm_env.lm.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from polar.text.schemes.parallel import Parallel
+
+MOST_SHIFT = 4
+"""Largest change of the number of tokens by an edit that is tried."""
+
+
+def message_mask(scheme: "Parallel") -> NDArray[np.bool_]:
+    """The message positions of a step, shape (b, n).
+
+    Raises:
+        ValueError: the design leaves none.
+    """
+    return message_positions(scheme.positions, scheme.hash_bits, scheme.effective_tokens, scheme.bit_error)
+
+
+def tokenizer_readers(scheme: "Parallel", tokenizer: TextTokenizer) -> Readers:
+    """As in `Scheme`: one that takes the text as it is, and one that tries whether an edit has changed the number of
+    tokens of one step.
+
+    Raises:
+        ValueError: the tokenizer is not a byte-level one, or the design leaves no message positions.
+    """
+    strings, mask = tokenizer.strings, message_mask(scheme)
+    tokens_of = lru_cache(maxsize=128)(tokenizer.encode)
+
+    def reader(shifts: bool) -> Reader:
+        def read(text: bytes, keys: MessageKeys, report: Report) -> Attempt:
+            label_key, compared = keys.derive("labels"), 0
+            tokens = tokens_of(text.decode("utf-8"))
+            label_of = {
+                token: token_label(strings[token], label_key, scheme.hash_bits) if token in strings else 0
+                for token in set(tokens)
+            }
+            labels = np.array([label_of[token] for token in tokens], dtype=np.int64)
+            for rows in shifted_bits(labels, mask) if shifts else [step_bits(labels, mask)]:
+                received = unpadded(rows, keys)
+                for data in decode_frames(received, scheme.parity, keys.check_bits):
+                    message, opened = open_bytes(data, keys)
+                    compared += opened
+                    if message is not None:
+                        return Attempt(message, compared)
+            return Attempt(None, compared, reason="what was read is no frame of this key")
+
+        return read
+
+    return reader(shifts=False), reader(shifts=True)
+
+
+def step_bits(labels: Ints, mask: NDArray[np.bool_], start: int = 0) -> NDArray[np.int64]:
+    """What the message positions of all whole steps from token `start` on hold, shape (steps, mask.sum())."""
+    width = mask.shape[1]
+    steps = max(0, len(labels) - start) // width
+    return read_bits(labels[start : start + steps * width].reshape(steps, width), mask)
+
+
+def shifted_bits(labels: Ints, mask: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
+    """What the steps hold if the edit was in step k and changed the number of tokens by d, for all k and d."""
+    plain = step_bits(labels, mask)
+    width = mask.shape[1]
+    for shift in sorted(range(-MOST_SHIFT, MOST_SHIFT + 1), key=abs)[1:]:
+        # Step j of the sender stands at token j * width + shift; the first step may be the edited one.
+        behind = step_bits(labels, mask, width + shift) if width + shift >= 0 else plain[:0]
+        for step in range(min(len(plain), len(behind))):
+            yield np.concatenate([plain[: step + 1], behind[step:]])
+
+
+def unpadded(bits: NDArray[np.int64], keys: MessageKeys) -> bytes:
+    """Whole bytes of what was read, the pad taken off."""
+    flat = bits.reshape(-1)[: bits.size - bits.size % 8].astype(np.uint8)
+    pad = keys.stream("pad").leading(len(flat))
+    return (int.from_bytes(np.packbits(flat).tobytes(), "big") ^ pad).to_bytes(len(flat) // 8, "big")

@@ -1,0 +1,137 @@
+"""Checkpoint folders read in exact arithmetic, and written as integers.
+
+`config.json` of an integer checkpoint says `"arithmetic": "exact-1"` and `"weight_format": "w8"`; see `weights` for
+its tensors. A checkpoint in floats says neither and is quantised while it is read.
+"""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from wm_env.common.files import make_folder, write_atomically, write_json
+from wm_env.common.tensors import disk_errors
+from wm_env.lm.models.exact.network import VERSION
+from wm_env.lm.models.exact.quantise import Form
+from wm_env.lm.models.exact.weights import (
+    FloatSource,
+    IntegerSource,
+    Shape,
+    Source,
+    folded,
+    form_for,
+    form_named,
+    integer_tensors,
+    scale_name,
+)
+from wm_env.lm.models.weights import TensorReader
+
+FORMAT_KEYS = ("arithmetic", "weight_format")
+"""What config.json of an integer checkpoint states beside the shape of the network."""
+
+_SHARD_BYTES = 1 << 32
+_BESIDE = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json")
+
+
+def stored_form(values: Mapping[str, Any]) -> Form | None:
+    """The number format of an integer checkpoint with this config.json; None for one in floats.
+
+    Raises:
+        ValueError: it is of another version of the arithmetic, or of an unknown format.
+    """
+    arithmetic, weight_format = (values.get(key) for key in FORMAT_KEYS)
+    if arithmetic is None and weight_format is None:
+        return None
+    if arithmetic != VERSION:
+        raise ValueError(f"config.json: the model is made for the arithmetic {arithmetic!r}, this is {VERSION!r}")
+    return form_named(weight_format)
+
+
+def open_source(
+    folder: Path, values: Mapping[str, Any], shape: Shape, names: Mapping[str, str], form: Form | None = None
+) -> tuple[Source, TensorReader]:
+    """The integers of a checkpoint, and the reader that notes the digests of its tensors.
+
+    Args:
+        folder: the checkpoint.
+        values: its config.json.
+        shape: the sizes of its network.
+        names: stored name -> name in transformers of every tensor of the network in floats.
+        form: number format for a checkpoint in floats; `form_for` chooses by default.
+
+    Raises:
+        ValueError: tensors are missing, unexpected or damaged, or the format is not implemented.
+        OSError: a file is missing.
+    """
+    stored = stored_form(values)
+    if stored is None:
+        reader = TensorReader(folder, names)
+        return FloatSource(shape, form_for(shape) if form is None else form, reader), reader
+    reader = TensorReader(folder, _integer_names(shape, names))
+    return IntegerSource(shape, stored, reader), reader
+
+
+def _integer_names(shape: Shape, names: Mapping[str, str]) -> dict[str, str]:
+    """`names` of the integer checkpoint."""
+    gone, integers = folded(shape), {}
+    for stored, name in names.items():
+        if name in gone:
+            continue
+        integers[stored] = name
+        if len(shape.of(name)) == 2:
+            integers[scale_name(stored)] = scale_name(name)
+    return integers
+
+
+def write_integers(
+    source: Source, names: Mapping[str, str], values: Mapping[str, Any], tokenizer_of: Path, out: Path
+) -> list[Path]:
+    """Write an integer checkpoint, matrix by matrix, in files of at most 4 GiB; returns the files of tensors.
+
+    Args:
+        source: the integers.
+        names: as in `open_source`.
+        values: config.json of the checkpoint that they came from.
+        tokenizer_of: its folder.
+        out: a folder that does not exist yet.
+
+    Raises:
+        OSError: the folder exists, or cannot be written.
+    """
+    if out.exists():
+        raise FileExistsError(f"{out} exists already: choose another folder")
+    make_folder(out)
+    stored = {name: key for key, name in _integer_names(source.shape, names).items()}
+    shards: list[dict[str, Tensor]] = [{}]
+    files: list[Path] = []
+    place: dict[str, str] = {}
+    size = 0
+    for name, tensor in integer_tensors(source):
+        if size and size + tensor.nbytes > _SHARD_BYTES:
+            files.append(_write_shard(shards[-1], out / f"model-{len(files) + 1:05}.safetensors"))
+            shards, size = [{}], 0
+        file = f"model-{len(files) + 1:05}.safetensors"
+        shards[-1][stored[name]] = tensor.contiguous()
+        place[stored[name]] = file
+        size += tensor.nbytes
+    last = out / ("model.safetensors" if not files else f"model-{len(files) + 1:05}.safetensors")
+    files.append(_write_shard(shards[-1], last))
+    if len(files) > 1:
+        write_json(out / "model.safetensors.index.json", {"metadata": {}, "weight_map": place})
+    write_json(out / "config.json", {**values, "arithmetic": VERSION, "weight_format": source.form.name})
+    for file in _BESIDE:
+        if (tokenizer_of / file).is_file():
+            shutil.copyfile(tokenizer_of / file, out / file)
+    return files
+
+
+def _write_shard(tensors: Mapping[str, Tensor], path: Path) -> Path:
+    def write(temporary: Path) -> None:
+        with disk_errors(path):
+            save_file(dict(tensors), temporary, {"format": "pt"})
+
+    write_atomically(path, write)
+    return path
