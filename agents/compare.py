@@ -19,7 +19,6 @@ with quitting_on_interrupt(__name__):
     import tyro
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from wm_env.costs import Cost
 
     from agents.common.progress import say
     from agents.common.runs import RunFolder, read_config
@@ -29,6 +28,7 @@ with quitting_on_interrupt(__name__):
     from wm_env.common.files import check_output, reading
     from wm_env.common.intervals import mean_interval
     from wm_env.common.tables import align, with_interval
+    from wm_env.costs import Cost
     from wm_env.optimum import FEASIBLE, percent_of_optimum, solve
     from wm_env.tree import StateTree
 
@@ -92,14 +92,10 @@ def group_names(settings: Sequence[Mapping[str, str]]) -> list[str]:
     """A name for every run: its agent and the settings that are not the same in all runs; equal for one group."""
     names = {name for each in settings for name in each if name != "agent"}
     differing = sorted(name for name in names if len({each.get(name) for each in settings}) > 1)
+    agents = [str(json.loads(each.get("agent", '"run"'))) for each in settings]
     return [
-        ", ".join(
-            [
-                str(json.loads(each.get("agent", '"run"'))),
-                *(f"{name} {each[name]}" for name in differing if name in each),
-            ]
-        )
-        for each in settings
+        ", ".join([agent, *(f"{name} {each[name]}" for name in differing if name in each)])
+        for agent, each in zip(agents, settings, strict=True)
     ]
 
 
@@ -142,7 +138,7 @@ def read_groups(paths: Sequence[Path]) -> tuple[StateTree, float, Cost, list[Gro
 
 
 def mean_curve(curves: Sequence[Curve], column: str) -> tuple[Floats, Floats, Floats, Floats]:
-    """Iterations that all curves have, the mean of `column` there, and the ends of its interval; of one run its values."""
+    """Iterations that all curves have, the mean of `column` there, and its interval, which has no width for one run."""
     shared = sorted(set.intersection(*(set(curve.iterations.tolist()) for curve in curves)))
     rows = np.array([getattr(curve, column)[np.searchsorted(curve.iterations, shared)] for curve in curves])
     if len(rows) == 1:

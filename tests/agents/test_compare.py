@@ -16,7 +16,8 @@ TREE = synthetic_tree(2, 1, 5, entropy=1.5)
 
 def run_of(path: Path, seed: int, epsilon: float, rates: list[float] | None = None) -> Path:
     """A run of Algorithm 1 whose law is the planner's, with a learning curve."""
-    create_run(path, TREE, {"agent": "primal-dual", "seed": seed, "epsilon": epsilon, "gamma": 1.0}, ["train.py"])
+    settings = {"agent": "primal-dual", "objective": "gp", "seed": seed, "epsilon": epsilon, "gamma": 1.0}
+    create_run(path, TREE, settings, ["train.py"])
     save_law(plan(TREE, epsilon).law, RunFolder(path).law)
     if rates is not None:
         lines = [f"{10 * number},{rate},{rate / 10}" for number, rate in enumerate(rates)]
