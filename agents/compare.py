@@ -90,9 +90,10 @@ def flat_settings(settings: Mapping[str, Any], before: str = "") -> dict[str, st
 
 def group_names(settings: Sequence[Mapping[str, str]]) -> list[str]:
     """A name for every run: its agent and the settings that are not the same in all runs; equal for one group."""
-    names = {name for each in settings for name in each if name != "agent"}
-    differing = sorted(name for name in names if len({each.get(name) for each in settings}) > 1)
     agents = [str(json.loads(each.get("agent", '"run"'))) for each in settings]
+    names = sorted({name for each in settings for name in each} - {"agent"})
+    # What an agent does not have is no difference to others that have it.
+    differing = [name for name in names if len({each[name] for each in settings if name in each}) > 1]
     return [
         ", ".join([agent, *(f"{name} {each[name]}" for name in differing if name in each)])
         for agent, each in zip(agents, settings, strict=True)
@@ -209,7 +210,7 @@ def _draw_curve(axes: Axes, group: Group, column: str, scale: float, colour: str
 def _draw_place(axes: Axes, group: Group, tokens: float, colour: str, name: str) -> None:
     """A small mark for every run, and the mean with the intervals of both coordinates."""
     costs, rates = ([getattr(each.law, what) for each in group.results] for what in ("cost", "rate"))
-    axes.plot(costs, np.array(rates) / tokens, ".", color=colour, markersize=5, label=name)
+    axes.plot(costs, np.array(rates) / tokens, ".", color=colour, markersize=8, label=name)
     if len(costs) > 1:
         (x, across), (y, up) = mean_interval(costs), mean_interval([rate / tokens for rate in rates])
         axes.hlines(y, *across, color=colour, linewidth=1.5)

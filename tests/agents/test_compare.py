@@ -48,6 +48,7 @@ def test_names_tell_the_settings_that_differ() -> None:
     settings = [{"agent": '"ppo"', "lr": "0.1", "T": "5"}, {"agent": '"ppo"', "lr": "0.2", "T": "5"}, {"T": "5"}]
     assert group_names(settings) == ["ppo, lr 0.1", "ppo, lr 0.2", "run"]
     assert group_names(settings[:1] * 2) == ["ppo", "ppo"]
+    assert group_names([settings[0], {"agent": '"planner"', "T": "5"}]) == ["ppo", "planner"]
 
 
 def test_the_mean_is_over_the_evaluations_that_all_runs_have(runs: list[Path]) -> None:
