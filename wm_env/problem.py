@@ -16,6 +16,8 @@ from wm_env.tree import StateTree, load_tree, shipped_tree
 SPLITS = ("all", "train", "test")
 HELD_OUT = 5
 """Every fifth prompt of a tree is a test prompt."""
+MESSAGE_BITS = 3
+"""Message bits per block of the coded objective, if not given."""
 MOST_DITHER_BITS = 8
 """d, most bits of dither; labels of a block of 8 tokens have no use for more."""
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from agents.common.multiplier import dual_ascent
 from agents.ppo_lagrangian.buffer import RowSamples, StateRolloutBuffer
+from agents.ppo_lagrangian.marginal_policy import MarginalPolicy
 from agents.ppo_lagrangian.policy import LawPolicy
 from wm_env.env import CovertWatermarkEnv
 from wm_env.law import JointLaw
-from wm_env.wrappers import logits_to_laws
 
 Self = TypeVar("Self", bound="PPOLagrangian")
 
@@ -60,16 +60,17 @@ class PPOLagrangian(PPO):
         ValueError: n_steps that cut episodes, or a limit below 0.
     """
 
-    policy: LawPolicy
+    policy: LawPolicy | MarginalPolicy
     rollout_buffer: StateRolloutBuffer
     num_timesteps: int
 
     def __init__(
         self,
-        policy: type[LawPolicy] | str,
+        policy: type[LawPolicy] | type[MarginalPolicy] | str,
         env: GymEnv | None,
         epsilon: float | None = None,
         dual_step: float = 0.2,
+        dual_gain: float = 0.0,
         initial_multiplier: float = 0.0,
         learning_rate: Any = 0.01,
         n_steps: int = 2,
@@ -82,8 +83,8 @@ class PPOLagrangian(PPO):
         _init_setup_model: bool = True,
         **kwargs: Any,
     ):
-        self.dual_step = dual_step
-        self.multiplier = initial_multiplier
+        self.dual_step, self.dual_gain = dual_step, dual_gain
+        self.integral = self.multiplier = initial_multiplier
         self.identity: dict[str, Any] = {}
         super().__init__(
             policy,
@@ -154,10 +155,10 @@ class PPOLagrangian(PPO):
 
     def _ascend(self, episode_reward: float, episode_cost: float) -> None:
         """The multiplier's step on the mean cost of the rollout's episodes."""
-        moved = dual_ascent(
-            torch.tensor(self.multiplier, dtype=torch.float64), torch.tensor(episode_cost), self.epsilon, self.dual_step
-        )
-        self.multiplier = float(moved)
+        integral, cost = torch.tensor(self.integral, dtype=torch.float64), torch.tensor(episode_cost)
+        moved = dual_ascent(integral, cost, self.epsilon, self.dual_step)
+        self.integral = float(moved)
+        self.multiplier = float(dual_ascent(moved, cost, self.epsilon, self.dual_gain))
         tokens = self.identity["blocks"] * self.identity["block_length"]
         self.logger.record("rollout/ep_rew_mean", episode_reward)
         self.logger.record("rollout/ep_len_mean", self.identity["blocks"])
@@ -190,9 +191,10 @@ class PPOLagrangian(PPO):
         rows = self.policy.evaluate_rows(samples.observations, samples.actions)
         combined = combine(samples.advantages, self.multiplier)
         advantages = (per_state(combined, state_probs) - centre) / scale
-        surrogate = row_surrogate(rows.log_prob, samples.log_prob, advantages, state_probs, clip)
+        weight = state_probs / state_probs.mean()
+        surrogate = row_surrogate(rows.log_prob, samples.log_prob, advantages, weight, clip)
         errors = (rows.values - per_state(samples.returns, state_probs[..., None])).square()
-        value_loss, cost_value_loss = (state_probs[..., None] * errors).sum(1).mean(0)
+        value_loss, cost_value_loss = (weight[..., None] * errors).sum(1).mean(0)
         loss = self.vf_coef * (value_loss + cost_value_loss) - surrogate.objective
         if not torch.isfinite(loss):
             raise FloatingPointError("the loss of PPO-Lagrangian is not finite: lower learning_rate")
@@ -227,9 +229,8 @@ class PPOLagrangian(PPO):
             values = buffer.state_values[..., channel].sum(-1).flatten()
             returns = values + buffer.state_advantages[..., channel].sum(-1).flatten()
             self.logger.record(tag, explained_variance(values, returns))
-        label_std, candidate_std = self.policy.std.tolist()
-        self.logger.record("train/label_std", label_std)
-        self.logger.record("train/candidate_std", candidate_std)
+        for name, value in self.policy.noise().items():
+            self.logger.record(f"train/{name}", value)
         self.logger.record("train/clip_range", clip)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
@@ -248,13 +249,12 @@ class PPOLagrangian(PPO):
         raw = env.unwrapped
         if not isinstance(raw, CovertWatermarkEnv):
             raise ValueError(f"a CovertWatermarkEnv-v0 is needed, not {raw}")
-        check_same(self.identity, raw.identity(), ("labels", "candidates", "blocks"))
+        check_same(self.identity, raw.identity(), self.policy.bound_to)
         observation, _ = raw.reset(options=options)
         for _ in raw.problem.blocks:
             seen = {name: torch.as_tensor(value, device=self.device)[None] for name, value in observation.items()}
             with torch.no_grad():
-                logits = self.policy.mean_logits(self.policy.look(seen))[0]
-            observation, *_ = raw.step(logits_to_laws(logits.cpu().numpy()))
+                observation, *_ = raw.step(self.policy.play(seen, raw))
         return raw.joint_law()
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:

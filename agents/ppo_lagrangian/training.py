@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import LinearSchedule
@@ -29,6 +31,7 @@ from wm_env.law import save_law
 from wm_env.objectives import Objective
 from wm_env.problem import Problem, open_tree, split_prompts
 from wm_env.tree import save_tree, subset
+from wm_env.wrappers import logits_to_laws
 
 MINIBATCH = 16
 """Blocks of a minibatch, if a rollout has as many."""
@@ -42,11 +45,12 @@ class PPOLearner(Learner):
         env: where the deterministic policy is evaluated.
     """
 
+    generalises = True
     advice = "ppo.learning_rate or ppo.dual_step"
 
     def __init__(self, problem: Problem, objective: Objective, settings: RunSettings) -> None:
         self.settings, self.objective = settings, objective
-        arguments = {"problem": problem, "objective": objective}
+        arguments: dict[str, Any] = {"problem": problem, "objective": objective}
         self.env = CovertWatermarkEnv(**arguments)
         self.model = make_model(arguments, settings)
         self.model.set_logger(Logger(folder=None, output_formats=[]))  # `configure` would make a folder
@@ -57,7 +61,7 @@ class PPOLearner(Learner):
     @property
     def iteration(self) -> int:  # type: ignore[override]
         """Rollouts so far."""
-        return self.model.num_timesteps // self.rollout
+        return int(self.model.num_timesteps // self.rollout)
 
     @property
     def multiplier(self) -> float:  # type: ignore[override]
@@ -87,6 +91,14 @@ class PPOLearner(Learner):
             speed = (steps - self.since[1]) / (time.perf_counter() - self.since[0])
         self.since = time.perf_counter(), steps
         return recorded | {"time/total_timesteps": float(steps), "time/fps": speed}
+
+    def act(self, observation: dict[str, Any]) -> NDArray[np.float32]:
+        """The laws of the mean logits, any number of states."""
+        policy, device = self.model.policy, self.model.device
+        seen = {name: torch.as_tensor(value, device=device)[None] for name, value in observation.items()}
+        with torch.no_grad():
+            logits = policy.mean_logits(policy.look(seen))[0]
+        return logits_to_laws(logits.cpu().numpy())
 
     def parameters(self) -> dict[str, Tensor]:
         """A copy of all networks."""

@@ -143,7 +143,7 @@ def _open_lock(target: Path) -> TextIO:
     if os.path.lexists(lock) and not lock.is_file():
         raise FileExistsError(f"{lock}, by which the ledger is locked, is no file: remove it, or name another --ledger")
     try:
-        return lock.open("a", opener=_private)
+        return open(lock, "a", opener=_private)
     except PermissionError:
         raise PermissionError(
             f"{lock}, by which the ledger is locked, cannot be written: make it writable, or name another --ledger"

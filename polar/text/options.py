@@ -99,7 +99,8 @@ class Agreement:
 
     scheme: SchemeName = NAMES[0]
     """stream: token by token, all of the model's entropy. block: in every block one of Q candidates. parallel: n tokens
-    at once; the receiver needs no model, only its tokenizer."""
+    at once; the receiver needs no model, only its tokenizer. robust: the model's own law; read after edits and inside other
+    texts, with the tokenizer alone."""
     sender: str = ""
     """Who writes, if several use one key, such as the two ends of a conversation: no two senders share anything."""
     check_bits: Literal[32, 64] = 32

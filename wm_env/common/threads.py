@@ -5,6 +5,7 @@ again what another process computed, as a decoder does, may have other cores. So
 a language model, and several threads several passes at once; and a training run has a number of threads of its own.
 """
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,14 @@ from typing import TypeVar
 import torch
 
 T = TypeVar("T")
+
+
+def one_thread_after_fork() -> None:
+    """In processes that are forked from now on torch computes with one thread.
+
+    The threads of OpenMP do not survive a fork: a child that waits for them would wait for ever.
+    """
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 @contextmanager

@@ -27,6 +27,8 @@ MOST_MAPS = 1 << 14
 """Most maps of states to tokens; there are as many as the product of the states' numbers of candidates."""
 
 _TINY = 1e-300
+_LEAST = 1e-40
+"""Least weight of a map."""
 _CHECKED = 25
 """Iterations between two certificates."""
 
@@ -104,10 +106,11 @@ def channel_capacity(
             excess = bound - rate
             if excess <= gap:
                 break
-        # Subtracting the largest exponent of every (s, x) keeps the powers of two in range.
+        # Subtracting the largest exponent of every (s, x) keeps the powers of two in range. No map dies out: the
+        # tangent at a law without one of them would not bound what that map can add.
         top = np.full(size, -np.inf)
         np.maximum.at(top, groups.ravel(), evidence.ravel())
-        law = project(np.exp2(evidence - top[groups]))
+        law = project(np.maximum(np.exp2(evidence - top[groups]), _LEAST))
     return ChannelCapacity(rate, max(excess, 0.0), _key_rate(state_probs, law, cover), maps, law.T)
 
 
