@@ -11,7 +11,7 @@ Everything the model says is the chain rule p(x_t | context, x_<t, masks at t..L
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Literal
@@ -127,7 +127,7 @@ class Writer:
     """
 
     lm: MaskedLM
-    vocabulary: dict[int, bytes]
+    vocabulary: Mapping[int, bytes]
     block_length: int
     blocks: int
     temperature: float
