@@ -144,7 +144,9 @@ class MarginalPolicy(ActorCriticPolicy):
 
     def _logits(self, observation: dict[str, Tensor], candidates: int) -> Tensor:
         """Mean logits (N, Q) for an observation of any problem, given with a batch of 1; the actor ignores the block."""
-        seen = {name: observation[name] for name in ("state_probs", "cover")} | {"block": observation["state_probs"][:, :1]}
+        seen = {name: observation[name] for name in ("state_probs", "cover")} | {
+            "block": observation["state_probs"][:, :1]
+        }
         return self.mean_logits(look(seen, candidates))[0].cpu()
 
     def state_values(self, table: StateTable) -> Tensor:

@@ -3,10 +3,10 @@ import sys
 
 import numpy as np
 import pytest
+from helpers.word_texts import letters, mini_tokenizer, word_tokens, write_words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.word_texts import letters, mini_tokenizer, word_tokens, write_words
 from polar.text.keys import Key
 from polar.text.schemes.robust.reader import MOST_CHARACTERS, Receiver
 from polar.text.schemes.robust.settings import RobustSettings

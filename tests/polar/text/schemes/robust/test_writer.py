@@ -2,9 +2,9 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers.word_texts import letters
 from scipy.stats import chisquare, kstest
 
-from helpers.word_texts import letters
 from polar.text.keys import Key
 from polar.text.schemes.robust.likelihood import race_times
 from polar.text.schemes.robust.randomness import Randomness
