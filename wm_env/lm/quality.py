@@ -151,13 +151,13 @@ def report(options: Options) -> Iterator[str]:
         OSError: a file cannot be read.
     """
     if options.text is None and options.prompts is None:
-        raise ValueError("give --text to measure the model, --prompts to read it, or both")
+        raise ValueError("give text to measure the model, prompts to read it, or both")
     if min(options.context, options.samples, options.tokens) < 1:
-        raise ValueError("--context, --samples and --tokens must be at least 1")
+        raise ValueError("context, samples and tokens must be at least 1")
     if not 2 <= options.windows <= MOST_WINDOWS:
-        raise ValueError(f"--windows {options.windows}: a number from 2 to {MOST_WINDOWS} is needed")
+        raise ValueError(f"windows={options.windows}: a number from 2 to {MOST_WINDOWS} is needed")
     if options.tokens % BLOCK:
-        raise ValueError(f"--tokens {options.tokens}: texts are made of blocks of {BLOCK} tokens, give a multiple")
+        raise ValueError(f"tokens={options.tokens}: texts are made of blocks of {BLOCK} tokens, give a multiple")
     check_seed(options.seed)
     prompts = () if options.prompts is None else read_prompt_file(options.prompts)[: options.samples]
     lm = load_lm(options.model, device=options.device)

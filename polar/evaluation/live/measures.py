@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.stats import t as student
 
 from polar.code.decoders import Knowledge
 from polar.evaluation.covertness import text_variation, untruncated_bound
@@ -16,7 +15,7 @@ from polar.evaluation.live.rounds import Round
 from polar.evaluation.live.session import Session
 from polar.evaluation.live.texts import Continuation, Kind
 from wm_env.common.arrays import Floats
-from wm_env.common.intervals import block_interval
+from wm_env.common.intervals import block_interval, mean_interval
 from wm_env.law import advance
 from wm_env.tree import StateTree
 
@@ -132,14 +131,6 @@ def measure_rounds(session: Session, rounds: Sequence[Round]) -> Live:
         plain_in_tree=sum(math.isfinite(played.log2_marked["model"]) for played in rounds),
         redrawn=sum(played.model.redrawn for played in rounds),
     )
-
-
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, tuple[float, float]]:
-    """The mean of independent values, at least 2, and its t-interval."""
-    data = np.asarray(values, dtype=np.float64)
-    mean, error = float(data.mean()), float(data.std(ddof=1)) / math.sqrt(len(data))
-    width = float(student.ppf((1 + confidence) / 2, len(data) - 1)) * error
-    return mean, (mean - width, mean + width)
 
 
 def _errors(rounds: Sequence[Round]) -> list[Errors]:

@@ -13,8 +13,9 @@ from polar.evaluation.live.measures import KINDS, Live
 from polar.evaluation.live.rounds import Round
 from polar.evaluation.live.session import Session
 from polar.evaluation.live.texts import Continuation, Kind
-from polar.evaluation.report import DECODER_LINE, STATE_LINE, align, law_fingerprint, or_dash, with_interval
+from polar.evaluation.report import DECODER_LINE, STATE_LINE, law_fingerprint
 from wm_env.common.files import write_text
+from wm_env.common.tables import align, or_dash, with_interval
 
 _TAIL = 80
 """Characters of the prompt that are shown in front of a sample."""

@@ -11,7 +11,7 @@ Everything the model says is the chain rule p(x_t | context, x_<t, masks at t..L
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Literal
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from polar.code.adaptive import AdaptiveCode, send_adapted
-from polar.text.schemes.block import CIRCLE, PoolCode, make_code
+from polar.text.schemes.block.walk import CIRCLE, PoolCode, make_code
 from wm_env.common.arrays import Floats, Ints
 from wm_env.law import JointLaw
 from wm_env.lm.build.partial import Context
@@ -127,7 +127,7 @@ class Writer:
     """
 
     lm: MaskedLM
-    vocabulary: dict[int, bytes]
+    vocabulary: Mapping[int, bytes]
     block_length: int
     blocks: int
     temperature: float

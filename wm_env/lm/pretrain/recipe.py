@@ -94,32 +94,32 @@ class Options:
     def check(self, processes: int) -> None:
         """Raise ValueError for values that contradict each other or cannot work with that many processes."""
         if (self.steps is None) == (self.minutes is None):
-            raise ValueError("give either --steps or --minutes")
+            raise ValueError("give either steps or minutes")
         if self.weights and len(self.weights) != len(self.texts):
             raise ValueError(f"{len(self.texts)} texts but {len(self.weights)} weights; give one a text, or none")
         if not all(0 < weight < math.inf for weight in self.weights):
             raise ValueError("weights must be positive numbers")
         longest = self.shape.max_sequence_length
         if longest < CONTEXT + BLOCK:
-            raise ValueError(f"--max-sequence-length must be at least {CONTEXT + BLOCK}, got {longest}")
+            raise ValueError(f"max_sequence_length must be at least {CONTEXT + BLOCK}, got {longest}")
         if not BLOCK <= self.shortest <= longest:
-            raise ValueError(f"--shortest must lie between {BLOCK} and --max-sequence-length {longest}")
+            raise ValueError(f"shortest must lie between {BLOCK} and max_sequence_length {longest}")
         if self.tokens_per_step < longest * processes:
-            raise ValueError(f"--tokens-per-step must be at least {longest * processes}, a window for each process")
+            raise ValueError(f"tokens_per_step must be at least {longest * processes}, a window for each process")
         if self.windows < 2:
-            raise ValueError(f"--windows must be at least 2, got {self.windows}")
+            raise ValueError(f"windows must be at least 2, got {self.windows}")
         if min(self.plain_share, self.block_share) < 0 or self.plain_share + self.block_share > 1:
-            raise ValueError("--plain-share and --block-share must be parts of 1, and at most 1 together")
+            raise ValueError("plain_share and block_share must be parts of 1, and at most 1 together")
         for name in _BOUNDED:
             value = getattr(self, name)
             if value is not None and not 0 < value <= LARGEST:
-                raise ValueError(f"--{name.replace('_', '-')} must be positive and at most {LARGEST}, got {value}")
+                raise ValueError(f"{name} must be positive and at most {LARGEST}, got {value}")
         if self.shape.vocab_size > LARGEST_SIZE:
-            raise ValueError(f"--vocab-size must be at most {LARGEST_SIZE}, got {self.shape.vocab_size}")
+            raise ValueError(f"vocab_size must be at most {LARGEST_SIZE}, got {self.shape.vocab_size}")
         if self.decay > 1:
-            raise ValueError(f"--decay is a part of the run, at most 1, got {self.decay}")
+            raise ValueError(f"decay is a part of the run, at most 1, got {self.decay}")
         if not 0 <= self.weight_decay <= 1:
-            raise ValueError(f"--weight-decay must lie between 0 and 1, got {self.weight_decay}")
+            raise ValueError(f"weight_decay must lie between 0 and 1, got {self.weight_decay}")
         check_seed(self.seed)
 
     def text_weights(self) -> dict[Path, float]:

@@ -40,7 +40,7 @@ def network_config(shape: Shape, tokenizer: PreTrainedTokenizerFast) -> LLaDACon
     if mask is None:
         raise ValueError(f"the tokenizer has no {MASK}; train one with this program")
     if len(tokenizer) > shape.vocab_size:
-        raise ValueError(f"the tokenizer has {len(tokenizer)} entries, --vocab-size is only {shape.vocab_size}")
+        raise ValueError(f"the tokenizer has {len(tokenizer)} entries, vocab_size is only {shape.vocab_size}")
     values = {
         **asdict(shape),
         "n_kv_heads": shape.n_heads,

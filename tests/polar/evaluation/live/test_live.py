@@ -20,7 +20,7 @@ from tiny_lm import brute_force, write_lm
 
 from agents.planner.adaptive import plan_adaptive
 from polar.code.codec import code_channel
-from polar.evaluation.live.measures import exact_auc, mean_interval, measure_rounds
+from polar.evaluation.live.measures import exact_auc, measure_rounds
 from polar.evaluation.live.reading import decoding_tables, log2_law, read_run_text, tree_readings
 from polar.evaluation.live.report import marked_sample, save_transmissions
 from polar.evaluation.live.rounds import play
@@ -29,6 +29,7 @@ from polar.evaluation.live.session import Session, open_session
 from polar.evaluation.live.texts import Continuation, KeyedPools, Writer, cover_paths, keyed_text, run_paths
 from polar.evaluation.settings import EvaluationSettings
 from wm_env.common.files import write_json
+from wm_env.common.intervals import mean_interval
 from wm_env.law import save_law
 from wm_env.lm.build.states import grow_tree
 from wm_env.lm.models.load import load_lm
@@ -221,12 +222,6 @@ def test_of_a_sampled_tree_the_observer_knows_no_pools(session):
     # Averaged over keys the tree is the model, so what the code costs on the tree is all there is to see.
     distances = {row.plain: row.tv for row in rows if row.marked == "run"}
     assert distances["model"] == distances["cover"] < 1
-
-
-def test_mean_and_interval_of_known_numbers():
-    mean, (low, high) = mean_interval([1.0, 2.0, 3.0, 4.0])
-    # s / sqrt(4) = 0.645497, t(0.975, 3) = 3.182446
-    assert (mean, low, high) == pytest.approx((2.5, 2.5 - 2.054260, 2.5 + 2.054260), abs=1e-5)
 
 
 def test_the_command_writes_figures_texts_and_samples(folder, run, tmp_path, capsys):
