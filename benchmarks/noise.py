@@ -3,7 +3,7 @@
 python benchmarks/noise.py               all tables: an hour on a laptop CPU
 python benchmarks/noise.py --budgets 0   total variation 0 only: minutes
 
-The planner's rate I(U;Y) - I(U;S) beside the bound on all laws, and the errors of the coded planner's 3 bits after edits.
+The planner's rate I(U;Y) - I(U;S) beside the bound on all laws; errors of the coded planner's 3 bits after edits.
 Where the package is not installed: PYTHONPATH=. before the command.
 """
 
