@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -18,6 +19,7 @@ from wm_env.common.files import (
     encoded,
     fingerprint,
     is_open_as,
+    locked_folder,
     naming,
     read_all,
     read_file,
@@ -330,3 +332,15 @@ def test_a_folder_that_did_not_reach_the_disk_is_an_error(tmp_path, monkeypatch,
         with pytest.raises(OSError, match=os.strerror(number)) as raised:
             call()
         assert raised.value.errno == number
+
+
+def test_a_folder_that_cannot_be_locked_is_named(tmp_path, monkeypatch):
+    """As on network file systems without a lock server."""
+
+    def refuse(handle, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match="No locks available") as raised, locked_folder(tmp_path, "wait"):
+        pass
+    assert raised.value.filename == str(tmp_path)
