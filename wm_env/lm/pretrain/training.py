@@ -24,7 +24,7 @@ from wm_env.lm.pretrain.corpus import MASK, TokenStream, draw_windows
 from wm_env.lm.pretrain.muon import Muon
 from wm_env.lm.pretrain.objective import BLOCK, ResponsePlan, mask_batch, masked_loss, plan_responses
 from wm_env.lm.pretrain.recipe import CONTEXT, Options, Shape
-from wm_env.lm.quality import cut_windows, measure
+from wm_env.lm.quality import cut_windows, measure_quality
 
 # Reading the loss makes the host wait for the GPU; a CPU has nothing to run ahead of.
 _STEPS_BETWEEN_SYNCS = {"cuda": 50, "cpu": 1}
@@ -205,7 +205,7 @@ class Validation:
         with trainer.autocast():
             states = trainer.network.model(batch.canvas, use_cache=False).last_hidden_state
             bound = float(masked_loss(states, trainer.network.lm_head, batch)) / math.log(2)
-            quality = measure(self._lm, self._blocks, CONTEXT)
+            quality = measure_quality(self._lm, self._blocks, CONTEXT)
         return {"any_order_bits_per_token": bound, **asdict(quality)}
 
 
