@@ -194,9 +194,7 @@ def stored_numbers() -> dict[str, str]:
     """
     values = read_json(PUBLISHED)
     if values.get("arithmetic") != VERSION:
-        raise ValueError(
-            f"{PUBLISHED} holds numbers of {values.get('arithmetic')!r}, not {VERSION!r}: --write anew"
-        )
+        raise ValueError(f"{PUBLISHED} holds numbers of {values.get('arithmetic')!r}, not {VERSION!r}: --write anew")
     return {name: str(value) for name, value in values.items()}
 
 
