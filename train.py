@@ -30,6 +30,7 @@ with quitting_on_interrupt(__name__):
 
     from agents.common.settings import RunSettings
     from agents.table import AGENTS, agent_of, preset, preset_names
+    from wm_env.common.arguments import OptionalPath
     from wm_env.common.help import paragraph_help
 
 
@@ -126,7 +127,7 @@ def _parse(default: RunSettings) -> tuple[Options, RunSettings]:
         [
             ("settings", Annotated[settings_kind, tyro.conf.arg(name="")], dataclasses.field(default=settings_kind())),
             ("preset", names | None, None),
-            ("run", Path | None, None),
+            ("run", OptionalPath, None),
             ("resume", bool, False),
         ],
         frozen=True,

@@ -9,7 +9,7 @@ from polar.code.decoders import DECODERS, decoder_named
 from polar.code.key_schedule import key_bits_of, theorem_key_bits
 from polar.evaluation.settings import MOST_KEYS, EvaluationSettings
 from wm_env.law import JointLaw
-from wm_env.objectives import MESSAGE_BITS
+from wm_env.problem import MESSAGE_BITS
 from wm_env.runs import RunTask
 
 _DEFAULT_BITS = 5

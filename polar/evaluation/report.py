@@ -63,7 +63,7 @@ _NAMES: tuple[_Column, ...] = (
 )
 
 
-def results(
+def exact_content(
     tree: StateTree,
     law: JointLaw,
     points: Sequence[OperatingPoint],
@@ -219,8 +219,7 @@ def adaptive_table(point: AdaptivePoint, block_length: int) -> str:
         [
             f"{point.mean_bits:.3f} bits per block, {point.mean_bits / block_length:.4f} bits per token "
             f"(limit at this TV without errors, length by state and key, {point.limit / block_length:.4f}); "
-            f"dither {point.dither_bits} bits; "
-            f"share of states by bits {lengths}",
+            f"dither {point.dither_bits} bits; share of states by bits {lengths}",
             f"BER {point.ber:.4f} (measured {measured(point)}), BLER {point.bler:.4f}, TV mean {point.tv_mean:.4f}, "
             f"TV max {point.tv_max:.4f}, TV text {or_dash(point.tv_text)}, "
             f"TV real model <= {or_dash(point.tv_untruncated_bound)}",

@@ -84,6 +84,8 @@ def _open(model: Model, prompt: str, settings: Settings) -> "Channel":
 def _what_receivers_need(channel: "Channel") -> str:
     if channel.source.lm.is_exact:
         return "a receiver needs the same on any machine, or the record"
+    if channel.source.lm.is_guarded:
+        return "rounded float64, which other machines nearly always compute too; the record makes it sure"
     return "computed in floats, so a receiver without the record needs the same machine and software"
 
 

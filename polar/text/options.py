@@ -76,7 +76,8 @@ class Model:
     """exact: sender and receiver may have any machines. float: both need the same kind of machine and software. By
     default exact for LLaDA and Dream, unless --dtype is given, and float for encoders."""
     dtype: Literal["float32", "bfloat16", "float64"] | None = None
-    """Number format of float arithmetic; float32 by default."""
+    """Number format of float arithmetic. float64 rounds logits, so that other machines nearly always find the same; it
+    is the default of encoders, float32 that of LLaDA and Dream."""
 
     def read_prompt(self) -> str:
         """The prompt.

@@ -83,7 +83,7 @@ def chain_rule_bits(lm: MaskedLM, windows: Tensor, context: int, temperature: fl
     return bits
 
 
-def measure(lm: MaskedLM, windows: Tensor, context: int = 48) -> Quality:
+def measure_quality(lm: MaskedLM, windows: Tensor, context: int = 48) -> Quality:
     """Bits per token and per byte of the windows' last tokens given `context` tokens before them, at temperature 1."""
     bits = chain_rule_bits(lm, windows, context)
     per_window = bits.sum(dim=1).numpy()
@@ -164,7 +164,7 @@ def report(options: Options) -> Iterator[str]:
     if options.text is not None:
         length = options.context + BLOCK
         windows = cut_windows(lm.tokenizer, options.text, length, options.windows, options.seed)
-        quality = measure(lm, windows, options.context)
+        quality = measure_quality(lm, windows, options.context)
         yield (
             f"{quality.bits_per_token:.4f} +- {quality.bits_per_token_error:.4f} bits per token, "
             f"{quality.bits_per_byte:.4f} +- {quality.bits_per_byte_error:.4f} bits per byte "

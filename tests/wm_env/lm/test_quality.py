@@ -12,7 +12,7 @@ from tiny_lm import brute_force, write_lm
 
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.masked_lm import MaskedLM
-from wm_env.lm.quality import Options, chain_rule_bits, cut_windows, main, measure, report, sample
+from wm_env.lm.quality import Options, chain_rule_bits, cut_windows, main, measure_quality, report, sample
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_a_banned_token_in_the_text_costs_infinitely_many_bits(lm: MaskedLM) -> 
 def test_figures_and_standard_errors_follow_their_definitions(lm: MaskedLM) -> None:
     generator = torch.Generator().manual_seed(0)
     windows = torch.randint(0, 4, (40, 8), generator=generator)
-    quality = measure(lm, windows, context=4)
+    quality = measure_quality(lm, windows, context=4)
     bits = chain_rule_bits(lm, windows, 4).numpy()
     lengths = np.array([sum(2 if token == 3 else 1 for token in row[4:]) for row in windows.tolist()])
     assert quality.windows == 40
