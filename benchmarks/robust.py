@@ -2,9 +2,9 @@
 
     python benchmarks/robust.py --folder runs/robust
 
-Texts continue openings of the shipped prompts 50 to 249 (what the tables of likelihoods were made of, prompts 0 to 49,
-is left out), one text a prompt, payload, nonce and key of its own. Every row edits and reads the same texts. Words are
-edited in the text, before it is tokenised again: a word is replaced by one drawn from the distinct words of the prompts.
+Texts continue openings of the shipped prompts 50 to 249 (the tables of likelihoods were made of texts after prompts 0
+to 49), one text a prompt, each with a payload and a nonce of its own. Every row edits and reads the same texts. Words
+are edited in the text, before it is tokenised again: one is replaced by a draw from the distinct words of the prompts.
 Both the texts and each row's result are kept in the folder, so an interrupted run goes on where it stopped.
 """
 
@@ -24,7 +24,9 @@ import tyro
 from polar.text.keys import Key
 from polar.text.schemes.robust.reader import Receiver
 from polar.text.schemes.robust.settings import RobustSettings
-from polar.text.schemes.robust.tokens import load_reader
+from polar.text.schemes.robust.words import as_letters
+from wm_env.lm.models.folder import EMBEDDED
+from wm_env.lm.tokenizer import TextTokenizer, read_text_tokenizer
 
 ROOT = Path(__file__).parents[1]
 CONTEXT, LENGTH, FIRST_PROMPT, PER_KEY = 24, 300, 50, 100
@@ -102,14 +104,14 @@ def write_texts(options: Options, temperature: float) -> np.ndarray:
     from wm_env.lm.models.load import load_lm
 
     lm = load_lm("mini", device=options.device)
-    strings = load_reader().strings
+    letters = as_letters(tokenizer().strings)
     parts = []
     seconds = time.perf_counter()
     for start in range(0, options.texts, 50):
         numbers = range(start, min(start + 50, options.texts))
         contexts = np.array([lm.encode(prompts()[FIRST_PROMPT + number % 200])[:CONTEXT] for number in numbers])
         writers = [
-            Writer(key_of(number), payload_of(number), number % PER_KEY, SETTINGS, strings) for number in numbers
+            Writer(key_of(number), payload_of(number), number % PER_KEY, SETTINGS, letters) for number in numbers
         ]
         with torch.no_grad():
             parts.append(write_forward(lm, contexts, writers, LENGTH, Sampling(temperature)))
@@ -153,14 +155,19 @@ def surrounded(text: str, row: Row, rng: np.random.Generator) -> tuple[str, rang
 
 
 @cache
+def tokenizer() -> TextTokenizer:
+    return read_text_tokenizer(EMBEDDED)
+
+
+@cache
 def tokens_per_word() -> float:
     text = "\n".join(prompts())
-    return len(load_reader().encode(text).ids) / len(text.split())
+    return len(tokenizer().encode(text)) / len(text.split())
 
 
 @cache
 def receiver_of(number: int) -> Receiver:
-    return Receiver(key_of(number), load_reader(), SETTINGS)
+    return Receiver(key_of(number), tokenizer(), SETTINGS, range(PER_KEY))
 
 
 def read_one(row: Row, number: int, text: str) -> dict[str, float]:
@@ -194,10 +201,8 @@ def read_one(row: Row, number: int, text: str) -> dict[str, float]:
 def measure(options: Options, row: Row, tokens: np.ndarray, pool: ProcessPoolExecutor) -> dict[str, Sequence[float]]:
     path = options.folder / f"row-{row.name}-{options.texts}.json"
     if not path.exists():
-        from tokenizers import Tokenizer
-
-        tokenizer = Tokenizer.from_file(str(ROOT / "wm_env/lm/mini/tokenizer.json"))
-        texts = [tokenizer.decode(line[: row.tokens].tolist()) for line in tokens]
+        strings = tokenizer().strings
+        texts = [b"".join(strings[token] for token in line[: row.tokens].tolist()).decode() for line in tokens]
         found = list(pool.map(partial(read_one, row), range(len(texts)), texts, chunksize=4))
         path.write_text(json.dumps({name: [each[name] for each in found] for name in found[0]}))
     return json.loads(path.read_text())
@@ -206,9 +211,12 @@ def measure(options: Options, row: Row, tokens: np.ndarray, pool: ProcessPoolExe
 def main(options: Options) -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     count = 2 * options.texts * LENGTH
-    print(f"{count} passes of the model (about 0.05 s each on one core of a CPU) where texts are missing", file=sys.stderr)
-    print("| tokens | temperature | replaced | deleted | added | inside | exact | wrong | CPU ms, median | mean | overlap |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print(
+        f"{count} passes of the model (about 0.05 s each on one core of a CPU) where texts are missing", file=sys.stderr
+    )
+    names = ["tokens", "temperature", "replaced", "deleted", "added", "inside", "exact", "wrong"]
+    names += ["CPU ms, median", "mean", "overlap"]
+    print("| " + " | ".join(names) + " |\n" + "| --- " * len(names) + "|")
     texts = {temperature: write_texts(options, temperature) for temperature in (1.0, 0.7)}
     with ProcessPoolExecutor(options.workers) as pool:
         for row in ROWS:
@@ -216,7 +224,16 @@ def main(options: Options) -> None:
             exact, wrong = np.mean(found["right"]), int(np.sum(found["wrong"]))
             times = 1e3 * np.array(found["seconds"])
             overlap = f"{np.median(found['overlap']):.2f}" if row.inside else ""
-            cells = [row.tokens, row.temperature, row.replaced, row.deleted, row.added, row.inside, f"{exact:.3f}", wrong]
+            cells = [
+                row.tokens,
+                row.temperature,
+                row.replaced,
+                row.deleted,
+                row.added,
+                row.inside,
+                f"{exact:.3f}",
+                wrong,
+            ]
             cells += [f"{np.median(times):.0f}", f"{np.mean(times):.0f}", overlap]
             print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 

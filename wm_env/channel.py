@@ -3,15 +3,17 @@
 Every token is edited independently with probability p, the noise. Two editors bracket what edits do:
 
 * "erasure": the edited token is replaced by one that no candidate has there, so the decoder sees which tokens were
-  edited. This is random replacement in the limit of a large vocabulary. What is left of a block tells the decoder the set of
-  candidates that agree with it; nothing else matters, since the edits do not depend on the candidate. So Y is that set.
-* "substitution": a block with an edited token arrives as another candidate of its state, uniformly drawn: the decoder cannot
-  see the edit. An editor who writes what the model might have written.
+  edited. This is random replacement in the limit of a large vocabulary. What is left of a block tells the decoder the
+  set of candidates that agree with it; nothing else matters, since the edits do not depend on the candidate. So Y is
+  that set.
+* "substitution": a block with an edited token arrives as another candidate of its state, uniformly drawn: the decoder
+  cannot see the edit. An editor who writes what the model might have written.
 
 The observer sees X; the cost stays that of X.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,8 +34,8 @@ class BlockChannel:
     """The channel of one block. Rows are padded to the most outputs of a state.
 
     Attributes:
-        kernel: K(y|x,s), shape (N, Q, Y), rows sum to 1 where the cover is positive, otherwise 0.
-        output: number of the output in the union over all states, shape (N, Y), int64; -1 where padded.
+        kernel: K(y|x,s), shape (N, Q, Y, ...), rows sum to 1 where the cover is positive, otherwise 0.
+        output: number of the output in the union over all states, shape (N, Y, ...), int64; -1 where padded.
     """
 
     kernel: Tensor
@@ -57,6 +59,19 @@ def tree_channels(tree: StateTree, name: str, noise: float) -> tuple[BlockChanne
         raise ValueError(f"noise={noise}: a probability of 0 or more and below 1 is needed")
     make = erasure_channel if name == "erasure" else substitution_channel
     return tuple(make(block, noise) for block in tree.blocks)
+
+
+def channels_of(tree: StateTree, name: str | None, noise: float) -> tuple[BlockChannel | None, ...]:
+    """`tree_channels`, or None for every block if no channel is named.
+
+    Raises:
+        ValueError: as there, or noise without a channel.
+    """
+    if name is not None:
+        return tree_channels(tree, name, noise)
+    if noise:
+        raise ValueError(f"noise={noise}: name a channel, {' or '.join(CHANNELS)}")
+    return (None,) * len(tree.blocks)
 
 
 def substitution_channel(block: TreeBlock, noise: float) -> BlockChannel:
@@ -96,9 +111,30 @@ def received_law(law: BlockLaw, channel: BlockChannel) -> BlockLaw:
 
     Its rate is I(U;Y) - I(U;S). Its cost is that of Y, not the cost of the law, which stays that of X.
     """
-    kernel = channel.kernel.to(law.p_candidate)
-    cover = (law.cover[:, None] @ kernel)[:, 0]
-    return dataclasses.replace(law, cover=cover, symbol=channel.output, p_candidate=law.p_candidate @ kernel)
+    kernel, output = channel.kernel.to(law.p_candidate), channel.output.to(law.symbol.device)
+    return dataclasses.replace(
+        law,
+        cover=torch.einsum("nq...,nqy...->ny...", law.cover, kernel),
+        symbol=output,
+        shared=None,
+        p_candidate=torch.einsum("nmq...,nqy...->nmy...", law.p_candidate, kernel),
+    )
+
+
+def stack_channels(channels: Sequence[BlockChannel]) -> BlockChannel:
+    """The channels of many copies of a block side by side, padded to the most states and outputs of a copy."""
+    states = max(len(channel.output) for channel in channels)
+    outputs = max(channel.output.shape[1] for channel in channels)
+    pad = torch.nn.functional.pad
+    missing = [(outputs - channel.output.shape[1], states - len(channel.output)) for channel in channels]
+    kernels = [
+        pad(channel.kernel, (0, wide, 0, 0, 0, high)) for channel, (wide, high) in zip(channels, missing, strict=True)
+    ]
+    names = [
+        pad(channel.output, (0, wide, 0, high), value=-1)
+        for channel, (wide, high) in zip(channels, missing, strict=True)
+    ]
+    return BlockChannel(torch.stack(kernels, -1), torch.stack(names, -1))
 
 
 def _symbol_tokens(block: TreeBlock) -> Ints:

@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wm_env.channel import channels_of
 from wm_env.common.checks import integer, name_or_path, number, options_or_none, reals, seed_or_none
 from wm_env.common.threads import one_thread_after_fork
 from wm_env.costs import Cost, cost_of
@@ -90,6 +91,8 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
     | `objective` | `"gp"` | `"gp"`, `"coded"`, or a `wm_env.objectives.Objective` |
     | `message_bits` | `None` | message bits per block, for the coded objective only: 3 by default |
     | `cost` | `"tv"` | `"tv"`, `"kl"`, or a `wm_env.costs.Cost` |
+    | `channel` | `None` | edits on the way to the decoder, `"erasure"` or `"substitution"`: `wm_env.channel` |
+    | `noise` | 0.0 | chance that a token is edited; the reward is then I(U;Y) - I(U;S), the cost stays that of X |
     | `split` | `"all"` | `"train"`, `"test"` (every fifth prompt) or `"all"` |
     | `problem` | `None` | a `wm_env.problem.Problem`, in the place of the tree, its sizes, epsilon and gamma |
 
@@ -119,6 +122,8 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         render_mode: str | None = None,
         problem: Problem | None = None,
         cost: str | Cost = "tv",
+        channel: str | None = None,
+        noise: float = 0.0,
     ):
         if problem is not None:
             _refuse_beside(
@@ -132,6 +137,8 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
                 gamma=gamma,
                 split=split,
                 cost=cost,
+                channel=channel,
+                noise=noise,
             )
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode={render_mode!r}: choose 'human', 'ansi', 'rgb_array' or None")
@@ -141,6 +148,8 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             cut = subset(pool, range(prompts))
             budget, discount = number("epsilon", epsilon), number("gamma", gamma)
             problem = Problem(cut, budget, discount, integer("labels", labels), cost_of(cost))
+            problem = dataclasses.replace(problem, channel=channel, noise=number("noise", noise))
+            channels_of(cut, channel, problem.noise)
             check_budget(problem.epsilon, problem.gamma)
         else:
             pool = problem.tree
@@ -198,7 +207,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         p_label, p_candidate = repair_action(action, block.support, self._action_shape)
         law = BlockLaw(self._state_probs, block.cover, block.symbol, p_label, p_candidate)
         seen = self.objective(law)
-        measured = self.objective.measure(seen, self.problem.cost)
+        measured = self.objective.measure(seen, self.problem.cost, self.problem.channels[len(self.laws)])
         self.laws, self._measured = (*self.laws, law), (*self._measured, measured)
         terminated = len(self.laws) == len(self.problem.blocks)
         if not terminated:
@@ -239,7 +248,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             "cost": self._first.cost.name,
             "epsilon": self._first.epsilon,
             "gamma": self._first.gamma,
-        }
+        } | ({} if self._first.channel is None else {"channel": self._first.channel, "noise": self._first.noise})
 
     def render(self) -> str | NDArray[np.uint8] | None:
         """One line per finished block and one of sums, or a picture of the sums; None in the other modes."""

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from wm_env.channel import BlockChannel, received_law
 from wm_env.coded import balanced_law, coded_law, label_bits
 from wm_env.information import Measures, StateCost, measure, measure_by_state
 from wm_env.law import BlockLaw
@@ -58,13 +59,24 @@ class Objective:
         """The law with the labels as they are drawn when messages are sent: here `law` itself."""
         return law
 
-    def measure(self, seen: BlockLaw, cost: StateCost) -> Measures:
-        """Reward (as `rate`), cost and information of what calling the objective returned."""
-        return measure(seen, cost)
+    def measure(self, seen: BlockLaw, cost: StateCost, channel: BlockChannel | None = None) -> Measures:
+        """Reward (as `rate`), cost and information of what calling the objective returned.
 
-    def measure_by_state(self, seen: BlockLaw, cost: StateCost) -> tuple[Tensor, Tensor]:
-        """What each state contributes to reward and cost, two tensors (N, ...)."""
-        return measure_by_state(seen, cost)
+        Behind a channel the decoder has Y in the place of X in the reward and in `i_ux`. The observer sees X, so the
+        cost and the other measures are those of X.
+        """
+        measured = measure(seen, cost)
+        if channel is None:
+            return measured
+        received = measure(received_law(seen, channel))
+        return dataclasses.replace(measured, rate=received.rate, i_ux=received.i_ux)
+
+    def measure_by_state(
+        self, seen: BlockLaw, cost: StateCost, channel: BlockChannel | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What each state contributes to reward and cost, two tensors (N, ...); `channel` as in `measure`."""
+        rate, of_state = measure_by_state(seen, cost)
+        return (rate if channel is None else measure_by_state(received_law(seen, channel))[0]), of_state
 
     def bound(self, problem: Problem) -> RateBound:
         """What the sum of discounted rewards of no policy within the budget exceeds, in bits."""

@@ -52,7 +52,10 @@ def evaluate_law(problem: Problem, objective: Objective, policy: Policy) -> Eval
     rolled = roll_out(problem.tree, sent)
     sets = (chosen,) * len(rolled.blocks) if chosen else None
     law = JointLaw(rolled.blocks, rolled.block_length, rolled.tree, sets)
-    measures = tuple(objective.measure(objective(block), problem.cost) for block in law.blocks)
+    measures = tuple(
+        objective.measure(objective(block), problem.cost, channel)
+        for block, channel in zip(law.blocks, problem.channels, strict=True)
+    )
     totals = discounted_totals(measures, problem.gamma)
     costs = {name: law_totals(law.blocks, problem.gamma, cost).cost for name, cost in COSTS.items()}
     return Evaluation(law, measures, totals.rate, totals.cost, costs, totals.cost <= problem.epsilon + FEASIBLE)

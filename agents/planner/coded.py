@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agents.planner.couplings import break_ties, lend, spend
-from agents.planner.placement import place
-from agents.planner.schedules import slot_channel
-from agents.planner.word_maps import alike_states, map_words, pack_words, sharing_states, word_loads
+from agents.planner.couplings import assign_surplus, break_ties, spend
+from agents.planner.index_assignment import assign_indices
+from agents.planner.open_shop import scheduled_channel
+from agents.planner.word_maps import confusable_states, map_words, pack_words, sharing_states, word_loads
 from wm_env.coded import coded_law
 from wm_env.common.arrays import Floats, Ints
 from wm_env.information import law_totals
@@ -60,14 +60,14 @@ def plan_coded(
 ) -> CodedPlan:
     """A law whose code finds all l message bits often, with l key bits and cost at most `epsilon`.
 
-    Two laws are made, and the better one returned. In the first each unit of budget turns one unit of wrongly decoded mass
-    into right mass, until nothing is wrong. It goes where most bits are wrong: first to the mass that would be decoded
-    with l wrong bits, then with l - 1, and so on; within these to the states that need least, so that as many as
-    possible become free of errors; last to the unevenness of partitions. The second, for several blocks, steers: it sends
-    the laws of `wm_env.theory.steering`, which also lead to states that carry more.
+    Two laws are made, and the better one returned. In the first each unit of budget turns one unit of wrongly decoded
+    mass into right mass, until nothing is wrong. It goes where most bits are wrong: first to the mass that would be
+    decoded with l wrong bits, then with l - 1, and so on; within these to the states that need least, so that as many
+    as possible become free of errors; last to the unevenness of partitions. The second, for several blocks, steers: it
+    sends the laws of `wm_env.theory.steering`, which also lead to states that carry more.
 
-    The plan is optimal if its block error, 1 - mean success, is `steered_pad_limit` or `steered_limit`; for one block it
-    is, up to what `wm_env.theory.limits.best_partition` leaves, if no two states share a candidate. A shared one has
+    The plan is optimal if its block error, 1 - mean success, is `steered_pad_limit` or `steered_limit`; for one block
+    it is, up to what `wm_env.theory.limits.best_partition` leaves, if no two states share a candidate. A shared one has
     the same word in all its states, which costs success, unless the decoder can tell the states apart.
 
     Args:
@@ -213,7 +213,7 @@ def _spread(budget: float, weights: Sequence[Floats], wrong: Sequence[Floats]) -
 def slotted_channel(
     cover: Floats, words: Ints, seen: Ints, state_probs: Floats, message_bits: int, budget: Floats, slots: int
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """P(x | w, j), shape (N, 2^l, J, Q), at a given total variation of every state; see `agents.planner.schedules`.
+    """P(x | w, j), shape (N, 2^l, J, Q), at a given total variation of every state; see `agents.planner.open_shop`.
 
     Also which states have a word with more than 2^-l, shape (N,): they err, unless the decoder knows the slot j and the
     schedule works out.
@@ -233,20 +233,20 @@ def slotted_channel(
     for state in np.nonzero(~shared.any(1) & (wrong > _ROUNDING))[0]:
         words[state] = pack_words(cover[state], words[state], message_bits, budget[state])
     channel = np.empty((len(cover), 1 << message_bits, slots, cover.shape[1]))
-    lending = np.empty(len(cover), dtype=np.bool_)
-    group = alike_states(cover, seen)
+    erring = np.empty(len(cover), dtype=np.bool_)
+    group = confusable_states(cover, seen)
     for part in _parts(group):
         law = spend(cover[part], words[part], message_bits, budget[part])
         loads = word_loads(words[part], law, message_bits)
         pinned = word_loads(np.where(shared[part], words[part], -1), law, message_bits) > 0
         alike = np.unique(group[part], return_inverse=True)[1]
-        number = place(loads, pinned, alike, state_probs[part])
+        number = assign_indices(loads, pinned, alike, state_probs[part])
         placed = np.where(words[part] >= 0, np.take_along_axis(number, np.maximum(words[part], 0), axis=1), -1)
         loads = word_loads(placed, law, message_bits)
-        flows = lend(loads, np.full_like(loads, 2.0**-message_bits))
-        channel[part] = slot_channel(law, placed, flows, slots, seen[part], state_probs[part])
-        lending[part] = flows.sum((1, 2)) > _ROUNDING
-    return channel, lending
+        flows = assign_surplus(loads, np.full_like(loads, 2.0**-message_bits))
+        channel[part] = scheduled_channel(law, placed, flows, slots, seen[part], state_probs[part])
+        erring[part] = flows.sum((1, 2)) > _ROUNDING
+    return channel, erring
 
 
 def _parts(group: Ints) -> list[Ints]:

@@ -1,8 +1,8 @@
 """The planner behind a channel: labels and marginals that climb I(U;Y) - I(U;S) within a budget, over all blocks.
 
-With a posterior r_b(u|y) of its own for every block the rate is the maximum over r of E[log2 r(U|Y) - log2 P(U|S)]. For a
-fixed r every state contributes by itself, and a minorant of that (H(U|S) is at least its tangent less a divergence, by
-data processing) is maximised in closed form, backwards over the blocks with a multiplier beta for the budget:
+With a posterior r_b(u|y) of its own for every block the rate is the maximum over r of E[log2 r(U|Y) - log2 P(U|S)]. For
+a fixed r every state contributes by itself, and a minorant of that (H(U|S) is at least its tangent less a divergence,
+by data processing) is maximised in closed form, backwards over the blocks with a multiplier beta for the budget:
 
     l(u,x) = sum_y K(y|x,s) log2 r(u|y),    a(x) = sum_u P(u,x|s) 2^(l(u,x)) / P(u|s),
     q = argmax H(q) + sum_x q(x) (log2 a(x) + value to go) - beta V(q, p),    P(u|x,s) ~ P(u,x|s) 2^(l(u,x)) / P(u|s).
@@ -20,9 +20,10 @@ from torch import Tensor
 from wm_env.channel import BlockChannel, received_law
 from wm_env.coded import label_bits
 from wm_env.colouring import colour_candidates
+from wm_env.costs import TOTAL_VARIATION
 from wm_env.information import LN2, entropy, measure, total_variation
 from wm_env.law import BlockLaw, JointLaw, induced_cover, probs_given_state, roll_out, sum_by_symbol
-from wm_env.optimum import COST_RESOLUTION, check_budget, clipped_law
+from wm_env.optimum import COST_RESOLUTION, check_budget
 from wm_env.tree import StateTree
 
 _STEPS = 12
@@ -125,7 +126,7 @@ class _Climb:
             total = weight.sum(1)
             worth = torch.where(cover > 0, total.clamp_min(_TINY).log() / LN2 + top[:, 0], 0)
             bonus = worth if value is None else worth + self._ahead(number, value)
-            marginal = cover if multiplier == torch.inf else clipped_law(cover, bonus, multiplier)
+            marginal = cover if multiplier == torch.inf else TOTAL_VARIATION.best_response(cover, bonus, multiplier)
             value = entropy(marginal) + (marginal * bonus).sum(1)
             if multiplier < torch.inf:
                 value = value - multiplier * total_variation(marginal, cover)

@@ -1,9 +1,9 @@
 """Codes without error whose length follows the key and the candidate: mixtures of dyadic prefix codes, known state.
 
-Given the key, a state has a prefix code: candidate x stands for a word of n(x) bits, no word begins another one, and the
-words leave no gap, sum_x 2^-n(x) = 1. The encoder reads message bits until they are a word and sends its candidate, so
-the candidate has probability 2^-n(x) and tells n(x) bits. The key chooses among several codes with chances pi_k, so that
-the mean law is the one that is wanted. The most bits are a linear programme over all such codes,
+Given the key, a state has a prefix code: candidate x stands for a word of n(x) bits, no word begins another one, and
+the words leave no gap, sum_x 2^-n(x) = 1. The encoder reads message bits until they are a word and sends its candidate,
+so the candidate has probability 2^-n(x) and tells n(x) bits. The key chooses among several codes with chances pi_k, so
+that the mean law is the one that is wanted. The most bits are a linear programme over all such codes,
 
     max sum_k pi_k sum_x n_k(x) 2^-n_k(x),    sum_k pi_k 2^-n_k(x) = q(x),
 
@@ -61,7 +61,7 @@ class PrefixCode:
         number = min(int(np.searchsorted(self.chances.cumsum(), key, side="right")), len(self.chances) - 1)
         lengths = self.lengths[number]
         words, value, before = ["-"] * len(lengths), 0, 0
-        for x in np.argsort(lengths, kind="stable"):
+        for x in np.argsort(lengths, kind="stable").tolist():
             if lengths[x] >= 0:
                 value <<= int(lengths[x]) - before
                 before = int(lengths[x])
@@ -153,7 +153,7 @@ def prefix_codes(laws: Floats, gap: float = 0.02, rounds: int = 8) -> list[Prefi
     prices = entropic.copy()
     open_states = np.arange(len(laws))
     for turn in range(rounds):
-        for number in open_states:
+        for number in open_states.tolist():
             found[number], prices[number] = _mixture(laws[number], np.array(columns[number]))
         # Between the programme's own prices, which jump about, and those of a code as good as the entropy.
         for smoothing in _SMOOTHINGS[turn % len(_SMOOTHINGS)]:
@@ -161,7 +161,7 @@ def prefix_codes(laws: Floats, gap: float = 0.02, rounds: int = 8) -> list[Prefi
             added, worth = _best_codes(asked, laws[open_states] > 0)
             # Chances sum to 1, so at any prices no mixture has more than they cost and the best code adds to that.
             bounds[open_states] = np.minimum(bounds[open_states], (laws[open_states] * asked).sum(1) + worth)
-            for number, lengths in zip(open_states, added, strict=True):
+            for number, lengths in zip(open_states.tolist(), added, strict=True):
                 columns[number].append(lengths)
         bits = np.array([found[number].bits for number in open_states])
         open_states = open_states[bounds[open_states] - bits > gap]
@@ -203,6 +203,8 @@ def _mixture(law: Floats, lengths: Ints) -> tuple[PrefixCode, Floats]:
     gains = (sent * np.maximum(lengths, 0)).sum(1)
     answer = linprog(-gains, A_eq=sent[:, present].T, b_eq=law[present], method="highs")
     # The solver meets the law to its tolerance. Where it does not, codes of one candidate make up for the rest.
+    if answer.x is None:
+        raise ValueError(f"no mixture of codes found for a law ({answer.message}): is it a probability law?")
     chances = np.maximum(answer.x, 0)
     mean = chances @ sent
     chances *= np.divide(law, mean, out=np.full_like(law, np.inf), where=mean > 0)[present].min()
@@ -250,12 +252,12 @@ def _best_codes(prices: Floats, present: NDArray[np.bool_]) -> tuple[Ints, Float
         below = best
     lengths = np.full((states, candidates), -1, dtype=np.int64)
     rows = np.arange(states)
-    first, opened = np.zeros(states, dtype=np.int64), np.ones(states, dtype=np.int64)
+    used, nodes = np.zeros(states, dtype=np.int64), np.ones(states, dtype=np.int64)
     place = np.full((states, candidates), -1, dtype=np.int64)
     for depth in range(deepest + 1):
-        leaves = np.where(opened > 0, choice[depth][rows, first, opened], 0).astype(np.int64)
-        inside = (np.arange(candidates) >= first[:, None]) & (np.arange(candidates) < (first + leaves)[:, None])
+        ending = np.where(nodes > 0, choice[depth][rows, used, nodes], 0).astype(np.int64)
+        inside = (np.arange(candidates) >= used[:, None]) & (np.arange(candidates) < (used + ending)[:, None])
         place[inside] = depth
-        first, opened = first + leaves, 2 * (opened - leaves)
+        used, nodes = used + ending, 2 * (nodes - ending)
     np.put_along_axis(lengths, order, place, axis=1)
     return lengths, below[:, 0, 1]

@@ -20,7 +20,7 @@ def sharing_states(pmf: Floats, seen: Ints) -> Ints:
     return np.where(present, np.bincount(seen[present])[np.maximum(seen, 0)], 0)
 
 
-def alike_states(cover: Floats, seen: Ints) -> Ints:
+def confusable_states(cover: Floats, seen: Ints) -> Ints:
     """Number 0, 1, ... of the group of every state, shape (N,): states with a common number in `seen` are in one group.
 
     Args:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from agents.common.agent import Agent
-from agents.common.settings import TASKS, AgentSettings, RunSettings, check_numbers, check_positive
+from agents.common.settings import TASKS, AgentSettings, RunSettings, check_nonnegative, check_numbers, check_positive
 from wm_env.common.help import paragraph_help
 
 if TYPE_CHECKING:
@@ -25,11 +25,15 @@ class PPOSettings(AgentSettings):
     section: ClassVar[str] = "ppo"
     copies: int = 8
     """Copies of the environment; a rollout is one episode of each."""
-    learning_rate: float = 0.02
+    learning_rate: float = 0.005
     """Step of Adam at the start; falls linearly to 0 over the run."""
-    dual_step: float = 0.2
+    epochs: int = 4
+    """Passes over the states of a rollout."""
+    dual_step: float = 1.0
     """eta_beta, the step of the multiplier, bits per unit of cost and unit of violation."""
-    target_kl: float = 0.1
+    dual_gain: float = 20.0
+    """A term of the multiplier that follows the violation at once and forgets it, in the same units."""
+    target_kl: float = 0.02
     """KL divergence by row that ends the epochs of a rollout, nats."""
     evaluate_every: int = 25
     """Rollouts between two exact evaluations, each with a row of metrics and a checkpoint."""
@@ -40,7 +44,8 @@ class PPOSettings(AgentSettings):
         Raises:
             ValueError: the first one that is out of range.
         """
-        check_numbers("above 0", lambda value: value > 0, evaluate_every=self.evaluate_every)
+        check_numbers("above 0", lambda value: value > 0, evaluate_every=self.evaluate_every, epochs=self.epochs)
+        check_nonnegative(dual_gain=self.dual_gain)
         check_positive(learning_rate=self.learning_rate, dual_step=self.dual_step, target_kl=self.target_kl)
         if not 0 < self.copies <= MOST_COPIES:
             raise ValueError(f"copies={self.copies}: a number from 1 to {MOST_COPIES} is needed")
@@ -55,6 +60,14 @@ def _learner(problem: "Problem", objective: "Objective", settings: RunSettings) 
 AGENT = Agent(
     learner=_learner,
     constants=PPOSettings(),
-    presets={"ppo": dataclasses.replace(TASKS["small"], iterations=600)},
+    presets={
+        "ppo": dataclasses.replace(TASKS["small"], iterations=400, constants=PPOSettings()),
+        "paper": dataclasses.replace(TASKS["paper"], iterations=250, constants=PPOSettings(copies=4)),
+        "coded": dataclasses.replace(
+            TASKS["coded"],
+            iterations=600,
+            constants=PPOSettings(learning_rate=0.02, epochs=5, dual_step=0.2, dual_gain=0.0, target_kl=0.1),
+        ),
+    },
     lacks=frozenset({"gradient", "dither_bits"}),
 )

@@ -28,32 +28,42 @@ class PPOLagrangian(PPO):
     """Maximise E[sum_b gamma^b r_b] subject to E[sum_b gamma^b c_b] <= epsilon on `CovertWatermarkEnv-v0`.
 
     Every rollout consists of whole episodes that start afresh. From it come the advantages A_r and A_c of rate (bits)
-    and cost by state (`agents.ppo_lagrangian.buffer.tree_advantages`), and one multiplier step
-    (`agents.common.multiplier.dual_ascent`) on the mean of its episodes' sum_b gamma^b c_b. With
+    and cost by state (`agents.ppo_lagrangian.buffer.tree_advantages`), and one step of the multiplier on the mean C of
+    its episodes' sum_b gamma^b c_b:
+
+        integral <- [integral + dual_step (C - epsilon)]_+,    beta = [integral + dual_gain (C - epsilon)]_+.
+
+    The first is dual ascent (`agents.common.multiplier.dual_ascent`), the second damps it. With
 
         A(s) = (A_r(s) - beta A_c(s)) / (1 + beta),    a(s) = A(s) / Z(s),
 
     a centred and scaled to variance 1 under Z over the rollout, the policy maximises
 
-        mean over samples of  sum_s Z(s) sum_u min(rho(s,u) a(s), clip(rho(s,u), 1 - clip, 1 + clip) a(s)),
+        mean under Z of  sum_j min(rho(s,j) a(s), clip(rho(s,j), 1 - clip, 1 + clip) a(s)),
 
-    rho(s,u) the probability ratio of one row of logits. At rho = 1 its gradient is that of the usual surrogate with the
-    product of all rho, but neither the clip nor the credit suffers from the number of rows. An epoch is the last of its
-    rollout once the mean KL divergence by row, weighted by Z, exceeds 1.5 target_kl. Both critics
-    minimise sum_s Z(s) (v(s) - return(s) / Z(s))^2.
+    rho(s,j) the probability ratio of one row of what was sampled in state s: a row of logits for each label (`LawPolicy`)
+    or one logit for each candidate (`MarginalPolicy`). At rho = 1 its gradient is that of the usual surrogate with the
+    product of all rho, but neither the clip nor the credit suffers from the number of rows. Minibatches are of states,
+    whatever block and copy they are from. An epoch is the last of its rollout once the mean KL divergence by row,
+    weighted by Z, exceeds 1.5 target_kl. Both critics minimise the mean under Z of (v(s) - return(s) / Z(s))^2.
 
     A run is a function of its settings: noise, minibatches and episodes of a rollout are drawn from
     (seed, num_timesteps), so a model that was saved, loaded and trained on continues bit for bit as if nothing had
     happened, as long as `learn` is told the same final number of steps, on which noise and schedules depend.
 
     Args:
-        policy: `LawPolicy` or a subclass.
-        env: environments wrapped in `LogitsToSimplices` and `CreditByState`, or
-        `agents.ppo_lagrangian.vec_env.LogitVecEnv`. epsilon: the limit; by default the environment's. dual_step:
-        eta_beta, bits per unit of cost and unit of violation. initial_multiplier: beta before the first rollout, bits
-        per unit of cost. n_steps: blocks per environment and rollout; a multiple of the environment's blocks.
-        batch_size: blocks per minibatch. target_kl: nats per row. learning_rate, n_epochs, gae_lambda, clip_range,
-        vf_coef, max_grad_norm and the rest: as in PPO. gamma is the
+        policy: `MarginalPolicy`, `LawPolicy` or a subclass.
+        env: for `MarginalPolicy` environments wrapped in `wm_env.marginals.MarginalLogits` and `CreditByState`, or
+            `agents.ppo_lagrangian.marginal_env.MarginalVecEnv`; for `LawPolicy` `LogitsToSimplices` and `CreditByState`,
+            or `agents.ppo_lagrangian.vec_env.LogitVecEnv`.
+        epsilon: the limit; by default the environment's.
+        dual_step: eta_beta, bits per unit of cost and unit of violation.
+        dual_gain: the same for the term that forgets.
+        initial_multiplier: beta before the first rollout, bits per unit of cost.
+        n_steps: blocks per environment and rollout; a multiple of the environment's blocks.
+        batch_size: states per minibatch, about.
+        target_kl: nats per row.
+        learning_rate, n_epochs, gae_lambda, clip_range, vf_coef, max_grad_norm and the rest: as in PPO. gamma is the
             environment's.
 
     Raises:
@@ -74,7 +84,7 @@ class PPOLagrangian(PPO):
         initial_multiplier: float = 0.0,
         learning_rate: Any = 0.01,
         n_steps: int = 2,
-        batch_size: int = 16,
+        batch_size: int = 1024,
         n_epochs: int = 5,
         gae_lambda: float = 1.0,
         clip_range: Any = 0.2,
@@ -91,7 +101,7 @@ class PPOLagrangian(PPO):
             env,
             learning_rate=learning_rate,
             n_steps=n_steps,
-            batch_size=batch_size,
+            batch_size=n_steps,
             n_epochs=n_epochs,
             gae_lambda=gae_lambda,
             clip_range=clip_range,
@@ -101,6 +111,8 @@ class PPOLagrangian(PPO):
             _init_setup_model=False,
             **kwargs,
         )
+        # Stable-Baselines3 would count blocks, and warn.
+        self.batch_size = batch_size
         if self.env is not None:
             self.identity = self.env.env_method("identity")[0]
             self.gamma = self.identity["gamma"]
@@ -306,7 +318,7 @@ class Surrogate(NamedTuple):
     Attributes:
         objective: to be maximised, a scalar tensor.
         kl_per_row: mean KL divergence from the old policy by row (s, u), nats, states weighted by Z.
-        kl_total: of all rows together, nats, mean over samples.
+        kl_total: of all rows of a state together, nats, mean over the states of the minibatch.
         clip_fraction: share of the rows whose ratio is clipped, states weighted by Z.
     """
 

@@ -122,13 +122,32 @@ class MarginalPolicy(ActorCriticPolicy):
 
     def play(self, observation: dict[str, Tensor], env: CovertWatermarkEnv) -> NDArray[np.float32]:
         """The laws (N, M, 1 + Q) of the mean logits for the present observation of `env`, given with a batch of 1."""
-        space, number = env.action_space, len(env.laws)
-        table = look({**observation, "block": observation["block"].float()[:, None]}, space.candidates)
-        block = env.problem.tree.blocks[number]
-        logits = self.mean_logits(table)[0].cpu()
-        return marginal_action(
-            logits, env.problem.blocks[number].cover, label_candidates(block, space.labels), space.shape
-        )
+        block, space = env.problem.tree.blocks[len(env.laws)], env.action_space
+        logits = self._logits(observation, space.candidates)
+        cover = env.problem.blocks[len(env.laws)].cover
+        return marginal_action(logits, cover, label_candidates(block, space.labels), space.shape)
+
+    def act_alone(self, observation: dict[str, Tensor], env: CovertWatermarkEnv) -> NDArray[np.float32]:
+        """`play` for an observation whose block is not known: only its states, which may be others than those of `env`.
+
+        The labels are those of `env` if its states are the observation's; else the place of a candidate, modulo M.
+        """
+        space = env.action_space
+        states = int((observation["state_probs"][0] > 0).sum())
+        cover = observation["cover"][0].view(-1, space.candidates)[:states].double().cpu()
+        block = env.problem.tree.blocks[min(int(observation["block"][0]), len(env.problem.blocks) - 1)]
+        label = (torch.arange(space.candidates) % space.labels).expand_as(cover).where(cover > 0, -1)
+        if np.array_equal(block.cover.astype(np.float32), cover.numpy().astype(np.float32)):
+            label = label_candidates(block, space.labels)
+        shape = (observation["state_probs"].shape[1], space.labels, 1 + space.candidates)
+        return marginal_action(self._logits(observation, space.candidates), cover, label, shape)
+
+    def _logits(self, observation: dict[str, Tensor], candidates: int) -> Tensor:
+        """Mean logits (N, Q) for an observation of any problem, given with a batch of 1; the actor ignores the block."""
+        seen = {name: observation[name] for name in ("state_probs", "cover")} | {
+            "block": observation["state_probs"][:, :1]
+        }
+        return self.mean_logits(look(seen, candidates))[0].cpu()
 
     def state_values(self, table: StateTable) -> Tensor:
         """Expected rate (bits) and cost from here on, per state and unit of its probability, shape (batch, N, 2)."""

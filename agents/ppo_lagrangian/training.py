@@ -24,6 +24,8 @@ from agents.common.settings import RunSettings
 from agents.ppo_lagrangian.agent import PPOSettings
 from agents.ppo_lagrangian.algorithm import PPOLagrangian
 from agents.ppo_lagrangian.callbacks import evaluate_deterministic
+from agents.ppo_lagrangian.marginal_env import MarginalVecEnv
+from agents.ppo_lagrangian.marginal_policy import MarginalPolicy
 from agents.ppo_lagrangian.policy import LawPolicy
 from agents.ppo_lagrangian.vec_env import LogitVecEnv
 from wm_env.env import CovertWatermarkEnv
@@ -32,9 +34,6 @@ from wm_env.objectives import Objective
 from wm_env.problem import Problem, open_tree, split_prompts
 from wm_env.tree import save_tree, subset
 from wm_env.wrappers import logits_to_laws
-
-MINIBATCH = 16
-"""Blocks of a minibatch, if a rollout has as many."""
 
 
 class PPOLearner(Learner):
@@ -113,6 +112,7 @@ class PPOLearner(Learner):
         model = self.model
         tensors = {
             "multiplier": torch.tensor(model.multiplier, dtype=torch.float64),
+            "integral": torch.tensor(model.integral, dtype=torch.float64),
             "num_timesteps": torch.tensor(model.num_timesteps),
             "n_updates": torch.tensor(model._n_updates),
         }
@@ -130,7 +130,8 @@ class PPOLearner(Learner):
         for name, value in under("optimizer", saved).items():
             place, field = name.split(".")
             optimizer["state"].setdefault(int(place), {})[field] = value
-        model.multiplier, model.num_timesteps, model._n_updates = float(saved["multiplier"]), timesteps, updates
+        model.multiplier, model.integral = float(saved["multiplier"]), float(saved["integral"])
+        model.num_timesteps, model._n_updates = timesteps, updates
         model.policy.load_state_dict(under("policy", saved))
         model.policy.optimizer.load_state_dict(optimizer)
 
@@ -150,17 +151,23 @@ class PPOLearner(Learner):
 
 
 def make_model(arguments: dict[str, Any], settings: RunSettings) -> PPOLagrangian:
-    """The learner of the settings before its first rollout, on environments with these arguments."""
+    """The learner of the settings before its first rollout, on environments with these arguments.
+
+    It acts with marginals and fixed labels where these lose nothing: for the paper's objective, with a label for every
+    candidate of a state. Elsewhere it learns what the labels mean.
+    """
     constants = _constants(settings)
-    env = LogitVecEnv(constants.copies, **arguments)
-    blocks = env.env_method("identity")[0]["blocks"]
+    objective = arguments.get("objective")
+    marginals = (objective is None or type(objective) is Objective) and settings.labels >= _candidates(arguments)
+    env = (MarginalVecEnv if marginals else LogitVecEnv)(constants.copies, **arguments)
     return PPOLagrangian(
-        LawPolicy,
+        MarginalPolicy if marginals else LawPolicy,
         env,
-        n_steps=blocks,
-        batch_size=min(MINIBATCH, blocks * constants.copies),
+        n_steps=env.env_method("identity")[0]["blocks"],
+        n_epochs=constants.epochs,
         learning_rate=LinearSchedule(constants.learning_rate, 0.0, 1.0),
         dual_step=constants.dual_step,
+        dual_gain=constants.dual_gain,
         target_kl=constants.target_kl,
         seed=settings.seed,
         device=settings.device,
@@ -195,19 +202,24 @@ def _constants(settings: RunSettings) -> PPOSettings:
     return settings.constants
 
 
+def _candidates(arguments: dict[str, Any]) -> int:
+    return CovertWatermarkEnv(**arguments).candidates
+
+
 def _entries(model: PPOLagrangian, timesteps: int, updates: int) -> dict[str, Entry]:
     """What a checkpoint of so many steps holds; before the first there is nothing of Adam.
 
-    A rollout has up to `n_epochs` epochs, and an epoch up to as many steps of Adam as a rollout has blocks.
+    A rollout has up to `n_epochs` epochs, and an epoch up to as many steps of Adam as a rollout has states.
     """
     blocks = model.n_steps * model.n_envs
     rollouts = timesteps // blocks
     entries = like(model.policy.state_dict(), "policy") | {
         "multiplier": Entry((), torch.float64, lowest=0),
+        "integral": Entry((), torch.float64, lowest=0),
         "num_timesteps": COUNT._replace(lowest=rollouts * blocks, highest=rollouts * blocks),
         "n_updates": COUNT._replace(lowest=rollouts, highest=rollouts * model.n_epochs),
     }
     if timesteps > 0:
         for place, parameter in enumerate(model.policy.parameters()):
-            entries |= adam(parameter, f"optimizer.{place}", (updates, updates * blocks))
+            entries |= adam(parameter, f"optimizer.{place}", (updates, updates * blocks * model.identity["states"]))
     return entries

@@ -26,7 +26,7 @@ from wm_env.common.threads import torch_threads
 from wm_env.costs import cost_of
 from wm_env.objectives import Objective, make_objective
 from wm_env.problem import Problem, open_tree, split_prompts
-from wm_env.tree import load_tree, subset
+from wm_env.tree import StateTree, load_tree, subset
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,24 @@ def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
         raise ValueError(f"prompts={prompts}: split {settings.split!r} of this tree has 1 to {len(rows)}")
     settings = dataclasses.replace(settings, prompts=prompts, candidates=candidates)
     tree = subset(whole, rows[:prompts], candidates, settings.blocks)
-    problem = Problem(tree, settings.epsilon, settings.gamma, settings.labels, cost_of(settings.cost))
+    problem = _problem(tree, settings)
     _check_discount(settings, problem)
     objective = objective_of(settings, problem)
     folder = create_run(path, problem.tree, settings.to_json(), command)
     return Run(folder, settings, problem, objective, resume=False, new=True)
+
+
+def _problem(tree: StateTree, settings: RunSettings) -> Problem:
+    """The problem of a run on its tree."""
+    return Problem(
+        tree,
+        settings.epsilon,
+        settings.gamma,
+        settings.labels,
+        cost_of(settings.cost),
+        None if settings.channel == "none" else settings.channel,
+        settings.noise,
+    )
 
 
 def read_settings(path: Path) -> RunSettings:
@@ -125,7 +138,7 @@ def problem_of(folder: RunFolder, settings: RunSettings, fingerprint: str) -> Pr
     tree = load_tree(folder.tree)
     if tree.fingerprint != fingerprint:
         raise ValueError(f"{folder.tree} is not the tree that this run was started with: put that one back")
-    return Problem(tree, settings.epsilon, settings.gamma, settings.labels, cost_of(settings.cost))
+    return _problem(tree, settings)
 
 
 def train(run: Run) -> Evaluation:

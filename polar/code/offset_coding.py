@@ -1,14 +1,14 @@
 """A message of fixed length over many blocks, at total variation 0: arithmetic coding from a shared random offset.
 
 Both ends know the laws of the blocks and share a uniform offset R. The sender of message m of l bits follows the point
-(R + m 2^-l) mod 1: every block divides an interval of [0, 1) in proportion to its law, and the candidate is the part that
-holds the point. So for every message the text has the law of the cover, block by block, without knowledge of later
+(R + m 2^-l) mod 1: every block divides an interval of [0, 1) in proportion to its law, and the candidate is the part
+that holds the point. So for every message the text has the law of the cover, block by block, without knowledge of later
 blocks. The receiver narrows the same interval. Points of possible messages lie 2^-l apart; the receiver takes the first
 one inside. The probability of the message is then E min(1, 2^-l / p(x^n)), the largest of all codes with any key
 (`wm_env.theory.long_texts`).
 
-Laws are rounded to multiples of 2^-48 and interval ends to 2^-128 of a part, so "law of the cover" is to within 10^-12 a
-block.
+Laws are rounded to multiples of 2^-48 and interval ends to 2^-128 of a part, so "law of the cover" is to within 10^-12
+a block.
 """
 
 from collections.abc import Iterable, Sequence

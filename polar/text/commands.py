@@ -13,7 +13,7 @@ from polar.text.derivation import text_hash, use_of
 from polar.text.framing import Message
 from polar.text.keys import Key
 from polar.text.ledger import NonceLedger, open_ledger
-from polar.text.options import FIRST_NONCES, Decode, Embed, Model
+from polar.text.options import FIRST_NONCES, Decode, Detect, Embed, Model
 from polar.text.output import write_message, write_output
 from polar.text.progress import progress
 from polar.text.received import Seen, nonces_to_try, note_seen, read_seen, what_was_seen
@@ -85,6 +85,8 @@ def _open(model: Model, prompt: str, settings: Settings) -> "Channel":
 def _what_receivers_need(channel: "Channel") -> str:
     if channel.source.lm.is_exact:
         return "a receiver needs the same on any machine, or the record"
+    if channel.source.lm.is_guarded:
+        return "rounded float64, which other machines nearly always compute too; the record makes it sure"
     return "computed in floats, so a receiver without the record needs the same machine and software"
 
 
@@ -154,6 +156,39 @@ def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
     except OSError as error:
         tell(f"{reason_of(error)}; that this message was read is not noted")
     write_message(found.message)
+    return True
+
+
+MARKED = 1e-3
+"""A text of a smaller p-value counts as marked."""
+
+
+def detect(options: Detect, key: Key, text: bytes) -> bool:
+    """Print the score of a text and its marked parts; False if its p-value is `MARKED` or more.
+
+    Raises:
+        ValueError: the text is not UTF-8 or too long, or a setting is out of range.
+        OSError: the tokenizer is missing.
+    """
+    from polar.text.canonical import decoded
+    from polar.text.schemes.robust.messages import plain_forms
+    from polar.text.schemes.robust.reader import Receiver
+    from polar.text.schemes.robust.settings import RobustSettings
+
+    letters = decoded(text)
+    if letters is None:
+        raise ValueError(f"{options.text_file} is not UTF-8: give a text")
+    settings = RobustSettings(options.payload_bits, clock=options.clock, use=options.sender)
+    receiver = Receiver(key, _tokenizer(options.model), settings, range(options.search))
+    form = plain_forms(letters)[-1]
+    found = receiver.detect(form)
+    tell(f"evidence {found.score:.1f} bits, p-value {found.p_value:.3g}")
+    if found.p_value >= MARKED:
+        tell("not marked with this key, as far as this text says")
+        return False
+    for start, end in found.parts():
+        line = f"{start}-{end}\t{' '.join(form[start:end].split())}\n"
+        write_output(line.encode(), newline=False)
     return True
 
 

@@ -1,4 +1,4 @@
-"""The options of the three commands, and the input that they name. Free of torch: help and refusals come at once."""
+"""The options of the four commands, and the input that they name. Free of torch: help and refusals come at once."""
 
 import sys
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
@@ -76,7 +76,8 @@ class Model:
     """exact: sender and receiver may have any machines. float: both need the same kind of machine and software. By
     default exact for LLaDA and Dream, unless --dtype is given, and float for encoders."""
     dtype: Literal["float32", "bfloat16", "float64"] | None = None
-    """Number format of float arithmetic; float32 by default."""
+    """Number format of float arithmetic. float64 rounds logits, so that other machines nearly always find the same; it
+    is the default of encoders, float32 that of LLaDA and Dream."""
 
     def read_prompt(self) -> str:
         """The prompt.
@@ -99,8 +100,8 @@ class Agreement:
 
     scheme: SchemeName = NAMES[0]
     """stream: token by token, all of the model's entropy. block: in every block one of Q candidates. parallel: n tokens
-    at once; the receiver needs no model, only its tokenizer. robust: the model's own law; read after edits and inside other
-    texts, with the tokenizer alone."""
+    at once; the receiver needs no model, only its tokenizer. robust: the model's own law; read after edits and
+    inside other texts, with the tokenizer alone."""
     sender: str = ""
     """Who writes, if several use one key, such as the two ends of a conversation: no two senders share anything."""
     check_bits: Literal[32, 64] = 32
@@ -276,10 +277,37 @@ class Decode:
         return self.model.read_prompt()
 
 
+@paragraph_help
+@dataclass(frozen=True)
+class Detect:
+    """Say whether a text of the scheme robust is marked with a key, and which parts of it are."""
+
+    text_file: tyro.conf.Positional[Path]
+    """The text, or a document that holds it; - is standard input."""
+    key: Path
+    """The key file."""
+    search: int = FIRST_NONCES
+    """How many nonces are looked for, from 0 on."""
+    model: str = "mini"
+    """The model, whose tokenizer is needed: "mini", a folder, or a hub id OWNER/NAME."""
+    payload_bits: int = 32
+    """Length of messages in bits, as the sender's."""
+    clock: Literal["words", "tokens"] = "words"
+    """As the sender's."""
+    sender: str = ""
+    """As the sender's."""
+
+    def check(self) -> None:
+        """Raise ValueError for options that are out of range."""
+        if not 1 <= self.search <= MOST_NONCES:
+            raise ValueError(f"search={self.search}: from 1 to {MOST_NONCES} nonces can be tried")
+
+
 Command = (
     Annotated[Keygen, tyro.conf.subcommand("keygen")]
     | Annotated[Embed, tyro.conf.subcommand("embed")]
     | Annotated[Decode, tyro.conf.subcommand("decode")]
+    | Annotated[Detect, tyro.conf.subcommand("detect")]
 )
 
 

@@ -80,5 +80,5 @@ def test_bad_arguments_are_named():
     tree = synthetic_tree(1, 1, 4, 4, 1.5)
     with pytest.raises(ValueError, match="channel='deletion'"):
         tree_channels(tree, "deletion", 0.1)
-    with pytest.raises(ValueError, match="noise=1.5"):
+    with pytest.raises(ValueError, match=r"noise=1\.5"):
         tree_channels(tree, "erasure", 1.5)

@@ -37,8 +37,9 @@ with quitting_on_interrupt(__name__):
     from wm_env.lm.models.exact.network import VERSION, ExactNetwork
     from wm_env.lm.models.exact.products import Kind, exact_kinds
     from wm_env.lm.models.exact.quantise import W8, W24, Form
+    from wm_env.lm.models.folder import EMBEDDED
     from wm_env.lm.models.llada import exact_shape
-    from wm_env.lm.models.load import EMBEDDED, load_lm
+    from wm_env.lm.models.load import load_lm
     from wm_env.lm.models.masked_lm import MaskedLM
     from wm_env.lm.models.network import LLaDAConfig, tensor_names
     from wm_env.lm.models.stack import device_name
@@ -193,9 +194,7 @@ def stored_numbers() -> dict[str, str]:
     """
     values = read_json(PUBLISHED)
     if values.get("arithmetic") != VERSION:
-        raise ValueError(
-            f"{PUBLISHED} holds numbers of {values.get('arithmetic')!r}, this is {VERSION!r}: --write anew"
-        )
+        raise ValueError(f"{PUBLISHED} holds numbers of {values.get('arithmetic')!r}, not {VERSION!r}: --write anew")
     return {name: str(value) for name, value in values.items()}
 
 

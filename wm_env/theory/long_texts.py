@@ -1,12 +1,12 @@
 """Texts of many blocks whose states are drawn independently: exact limits of their messages, exact total variation.
 
-Both ends know the states, as in the theorem's model. A text x^n of the law p^n has information I = sum_b -log2 p(x_b|s_b),
-and with any amount of shared key the success probability of l bits at total variation 0 is at most
+Both ends know the states, as in the theorem's model. A text x^n of the law p^n has information I = sum_b -log2
+p(x_b|s_b), and with any amount of shared key the success probability of l bits at total variation 0 is at most
 
     U_n = sum min(p(x^n), 2^-l) = E min(1, 2^(I - l)),
 
-reached by `polar.code.offset_coding`; at total variation t of the whole text it is at most U_n + t. The total variation of
-a text whose blocks have the laws q is V(q^n, p^n) = E_p (1 - 2^D)+, D = sum_b log2 q(x_b|s_b) / p(x_b|s_b).
+reached by `polar.code.offset_coding`; at total variation t of the whole text it is at most U_n + t. The total variation
+of a text whose blocks have the laws q is V(q^n, p^n) = E_p (1 - 2^D)+, D = sum_b log2 q(x_b|s_b) / p(x_b|s_b).
 
 The laws of the sums I and D are convolutions of one block's law on a grid. Every block's value is rounded down for one
 bound and up for the other, so the truth lies between them; the grid is as fine as memory allows.
@@ -104,7 +104,8 @@ def text_variation(laws: Floats, covers: Floats, state_probs: Floats, blocks: in
 
 
 def pinsker_bound(laws: Floats, covers: Floats, state_probs: Floats, blocks: int) -> float:
-    """sqrt(n D(p || q) ln 2 / 2) by Pinsker's inequality, D in bits; at most 1, and 1 where the divergence is infinite."""
+    """sqrt(n D(p || q) ln 2 / 2) by Pinsker's inequality, D in bits; at most 1, and 1 where the divergence is
+    infinite."""
     kept = covers > 0
     with np.errstate(divide="ignore"):
         terms = np.where(kept, covers * np.log2(np.where(kept, covers, 1) / np.where(kept, laws, 1)), 0)

@@ -1,7 +1,7 @@
 """The highest rate under a total-variation budget when the decoder receives blocks through a channel.
 
-For every label U the rate of a block is I(U;Y) - I(U;S) <= I(U;Y|S) <= I(X;Y|S), since U - (X,S) - Y. I(X;Y|S) is concave
-in the law q of each state, so the best q's are a concave programme,
+For every label U the rate of a block is I(U;Y) - I(U;S) <= I(U;Y|S) <= I(X;Y|S), since U - (X,S) - Y. I(X;Y|S) is
+concave in the law q of each state, so the best q's are a concave programme,
 
     max sum_b gamma^b I(X_b;Y_b|S_b)  subject to  sum_b gamma^b c_b <= epsilon,
 
@@ -9,7 +9,7 @@ which separates with a multiplier beta as in `wm_env.optimum`. A state with valu
 
     r(x|y) = posterior,    q = argmax H(q) + sum_x q(x) (sum_y K(y|x) log2 r(x|y) + g(x)) - beta V(q, p),
 
-the second in closed form (`wm_env.optimum.clipped_law`). The tangent of I at q bounds the state's maximum from above:
+the second in closed form (`wm_env.costs`). The tangent of I at q bounds the state's maximum from above:
 I(q') <= sum_x q'(x) D(K(.|x) || output law of q), and a linear function less beta V is largest where all mass that is
 worth its price moves to the dearest candidate. Without noise the bound is that of `wm_env.optimum.solve`.
 """
@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from wm_env.channel import BlockChannel
+from wm_env.costs import TOTAL_VARIATION
 from wm_env.information import LN2, cross_entropy, total_variation
 from wm_env.law import advance
-from wm_env.optimum import COST_RESOLUTION, check_budget, clipped_law
+from wm_env.optimum import COST_RESOLUTION, check_budget
 from wm_env.tree import StateTree
 
 _STEPS = 40
@@ -153,7 +154,7 @@ def _best_laws(
             break
         # sum_y K log2 r(x|y) = log2 q(x) + D(K(.|x) || output).
         bonus = torch.where(support, law.clamp_min(torch.finfo(law.dtype).tiny).log() / LN2 + divergence + ahead, 0)
-        law = clipped_law(cover, bonus, multiplier)
+        law = TOTAL_VARIATION.best_response(cover, bonus, multiplier)
     return law, bound
 
 

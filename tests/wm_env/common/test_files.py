@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -20,6 +21,7 @@ from wm_env.common.files import (
     encoded,
     fingerprint,
     is_open_as,
+    locked_folder,
     naming,
     network_file_system,
     read_all,
@@ -352,3 +354,15 @@ def test_file_systems_that_others_share(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_MOUNTS", tmp_path / "mounts")
     found = [network_file_system(Path(place)) for place in ("/a/b", "/net", "/net/x/y", "/net/here/z")]
     assert found == [None, "nfs4", "nfs4", None]
+
+
+def test_a_folder_that_cannot_be_locked_is_named(tmp_path, monkeypatch):
+    """As on network file systems without a lock server."""
+
+    def refuse(handle, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match="No locks available") as raised, locked_folder(tmp_path, "wait"):
+        pass
+    assert raised.value.filename == str(tmp_path)

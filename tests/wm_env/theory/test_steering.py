@@ -10,7 +10,8 @@ from scipy.optimize import linprog
 from small_trees import uneven_tree
 
 from agents.planner.coded import plan_coded
-from polar.evaluation.exact import EvaluationSettings, evaluate
+from polar.evaluation.exact import evaluate
+from polar.evaluation.settings import EvaluationSettings
 from wm_env.synthetic import synthetic_tree
 from wm_env.theory.limits import tree_limit
 from wm_env.theory.steering import steered_limit, steered_pad_limit

@@ -58,7 +58,7 @@ class BuildOptions:
     """exact: the same tree on every machine and any number of GPUs. float: the tree of this kind of machine. By default
     exact for LLaDA and Dream, unless --dtype is given, and float for encoders."""
     dtype: Literal["float32", "bfloat16", "float64"] | None = None
-    """Number format of float arithmetic; float32 by default."""
+    """Number format of float arithmetic; by default float64 with rounded logits for encoders, else float32."""
     compile: bool | None = None
     """In floats: let torch.compile make the layers' kernels, which takes half a minute and on a CPU a C++ compiler; by
     default on a GPU. Part of the tree."""

@@ -37,7 +37,7 @@ class Cluster:
             ValueError: "cuda" is asked for and there is none.
         """
         if device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("no CUDA device is available; use --device cpu")
+            raise ValueError("no CUDA device is available: choose device cpu")
         kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         size = world_size()
         place = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")) if kind == "cuda" else 0)

@@ -1,8 +1,8 @@
 """Where each word of an edited text stood on the tape: a hidden Markov model, forward and backward.
 
-The states after a word are: *outside*, as long as the marked text has not begun; *kept*, word w of the tape; *replaced*,
-another word in its place; *extra*, put in after word w; *stray*, in a passage that the marked text was mixed with, or
-behind its end.
+The states after a word are: *outside*, as long as the marked text has not begun; *kept*, word w of the tape;
+*replaced*, another word in its place; *extra*, put in after word w; *stray*, in a passage that the marked text was
+mixed with, or behind its end.
 
 The model is only a weighting. Every path uses a word of the tape at most once, and the weights of all paths sum to at
 most 1, so the sum over the paths of the product of their likelihood ratios is an e-value as each ratio is: without the
@@ -141,9 +141,7 @@ class _Forward:
             kept, replaced = known + unknown, model.replaced * (straight + jumped)
             outside *= 1 - enter
             total = outside + (kept + replaced + extra + stray).sum()
-            kept, replaced, extra, stray, outside = (
-                part / total for part in (kept, replaced, extra, stray, outside)
-            )
+            kept, replaced, extra, stray, outside = (part / total for part in (kept, replaced, extra, stray, outside))
             self.known[word], self.unknown[word], self.scale[word] = known / total, unknown / total, total
 
     @property

@@ -50,7 +50,9 @@ def votes_of(place: Place, alignment: Alignment, top_level: int) -> Votes:
     pairs = pairs_of(place.text, alignment.known + alignment.unknown > _LEAST)
     weight, level = weights_of(alignment, place.text, pairs), place.levels(pairs)
     pairs, weight, level = (
-        pairs.at(kept := (weight > _LEAST) & (level > 0) & (level <= top_level)), weight[kept], level[kept]
+        pairs.at(kept := (weight > _LEAST) & (level > 0) & (level <= top_level)),
+        weight[kept],
+        level[kept],
     )
     where = pairs.place * SLOTS + pairs.slot
     order = np.lexsort((where, level))
@@ -104,7 +106,7 @@ def _trace(parents: list[Ints], which: Ints) -> Ints:
     bits = np.empty((len(which), len(parents)), dtype=np.int64)
     for level in range(len(parents) - 1, -1, -1):
         place = parents[level][which]
-        half = (len(parents[level - 1]) if level else 1)
+        half = len(parents[level - 1]) if level else 1
         bits[:, level] = place >= half
         which = place % half
     return bits

@@ -12,7 +12,6 @@ from polar.text.schemes.robust.tape import SEGMENT, SLOTS, levels
 from polar.text.schemes.robust.words import SplitText
 from wm_env.common.arrays import Floats
 
-
 _BEFORE, _BEHIND = 8, 24
 """A text from its beginning is looked for up to so many words added and deleted."""
 
@@ -38,7 +37,7 @@ class Found:
     Attributes:
         log2_evidence: log2 of an e-value for "the text, or a part of it, stands on the tape".
         table: number of the table that fits best.
-        nonces: likely nonces, best first, each with log2 of its own e-value (of its best word, where all were compared).
+        nonces: likely nonces, best first, each with log2 of its own e-value.
         centre: word of the text at which the likeliest nonce was surest; 0 if the text begins with the nonce.
         from_start: whether the text was compared with the beginnings of the nonces only.
     """
@@ -114,7 +113,9 @@ def _scan(randomness: Randomness, likelihood: Likelihood, table: int, text: Spli
         log2 += float(np.log2(total))
         best = max(best, (odds, word, place))
     score, centre, place = best
-    return Found(log2, table, [(nonces[max(0, place - centre) // SEGMENT], score + float(np.log2(len(nonces))))], centre, False)
+    return Found(
+        log2, table, [(nonces[max(0, place - centre) // SEGMENT], score + float(np.log2(len(nonces))))], centre, False
+    )
 
 
 def _filter(
@@ -151,4 +152,3 @@ def _filter(
         weight, outside = moved / np.float32(total), outside / total
         place = int(weight.argmax())
         yield total, float(np.log2(max(weight[place], 1e-30)) - np.log2(max(outside, 1e-300))), place
-

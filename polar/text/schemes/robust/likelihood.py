@@ -1,7 +1,7 @@
 """How much a token says: the likelihood ratio of its uniform number, for a receiver that has no model.
 
-The sender says the token x that minimises s(x) / p(x), where s = -ln(1 - v) and v is the uniform number of (position, x,
-payload). Given that x was said, s(x) is exponential with rate 1/p(x); the s of any other payload, position or key is
+The sender says the token x that minimises s(x) / p(x), where s = -ln(1 - v) and v is the uniform number of (place, x,
+payload). Given that x was said, s(x) is exponential with rate 1/p(x); the s of any other payload, place or key is
 exponential with rate 1. The receiver does not know p, so f, a mixture of exponentials over what p usually is, takes its
 place; log2 f(s) / e^-s is the evidence in bits. f may depend on anything but the key: here on the kind of token
 (`polar.text.schemes.robust.tokens`) and on how freely the text was sampled.

@@ -14,7 +14,9 @@ from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.settings import Settings
 from wm_env.lm.tokenizer import TextTokenizer
 
-_TYPOGRAPHIC = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "‑": "-", "\u00a0": " ", "\u00ad": None})
+_TYPOGRAPHIC = str.maketrans(
+    {"‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "‑": "-", "\u00a0": " ", "\u00ad": None}
+)
 _QUOTE = re.compile(r"^[ \t]*(>[ \t]?)+", re.MULTILINE)
 _EMPHASIS = re.compile(r"(?<!\w)(\*\*|__|\*|_|`)(?=\S)(.+?)(?<=\S)\1(?!\w)")
 _ESCAPED = re.compile(r"\\([\\`*_{}\[\]()#+\-.!>])")

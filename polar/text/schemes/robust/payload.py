@@ -115,9 +115,7 @@ def _promising(place: Place, alignment: Alignment, bits: Ints) -> Ints | None:
     return bits[gains.argmax()] if gains.max() >= _PROMISE else None
 
 
-def _check(
-    place: Place, field: Field, digest: np.uint64, effort: Effort, begin: Floats
-) -> tuple[Alignment, float]:
+def _check(place: Place, field: Field, digest: np.uint64, effort: Effort, begin: Floats) -> tuple[Alignment, float]:
     """The alignment of a text with all places of a candidate, and the gain of the check places in bits.
 
     Where to look and which edit model to take is settled by the other places alone.

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from polar.text.schemes.robust.alignment import Alignment, Ratios
 from polar.text.schemes.robust.likelihood import Likelihood, Singles, lead_ratios, word_ratios
 from polar.text.schemes.robust.randomness import LANES, Randomness, Words
-from polar.text.schemes.robust.tape import SEGMENT, SLOTS, levels
+from polar.text.schemes.robust.tape import SLOTS, levels
 from polar.text.schemes.robust.words import KINDS, SplitText
 from wm_env.common.arrays import Floats, Ints
 
@@ -63,9 +63,10 @@ def pairs_of(text: SplitText, near: NDArray[np.bool_]) -> Pairs:
     """All pairs for which `near`, shape (words, size), is true; tokens that open words once for each length."""
     index, word = np.nonzero(near[text.word])
     opens = np.flatnonzero(text.opens[index] & (word > 0))
-    lengths = np.repeat(np.arange(1, len(LENGTHS)), len(opens))
-    index, word = np.append(index, np.tile(index[opens], len(LENGTHS) - 1)), np.append(word, np.tile(word[opens], len(LENGTHS) - 1))
-    length = np.append(np.zeros(len(index) - len(lengths), dtype=np.int64), lengths)
+    more = len(LENGTHS) - 1
+    lengths = np.repeat(np.arange(1, more + 1), len(opens))
+    length = np.append(np.zeros(len(index), dtype=np.int64), lengths)
+    index, word = (np.append(part, np.tile(part[opens], more)) for part in (index, word))
     back = text.opens[index]
     slot = np.where(length > 0, length, text.slot[index])
     # The first word of a stretch has no word before: its first token stands at (0, 0).

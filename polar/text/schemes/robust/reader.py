@@ -159,9 +159,7 @@ class Receiver:
                     # What was not looked at counts as no evidence, for half of the weight.
                     score = mean_log2([*scores, -math.inf][:2])
                     p_value = min(1.0, 2 * 2.0**-score, 2 * attempts * 2.0**-attempt.check_log2)
-                    return Reading(
-                        score, p_value, marked, spans, attempt.payload, nonce, attempt.check_log2, attempts
-                    )
+                    return Reading(score, p_value, marked, spans, attempt.payload, nonce, attempt.check_log2, attempts)
                 if attempt.alignment.log2_evidence > surest:
                     surest, marked[:] = attempt.alignment.log2_evidence, 0.0
                     marked[part] = attempt.alignment.kept[text_part.word]
@@ -170,7 +168,7 @@ class Receiver:
 
     def _split(self, text: str) -> tuple[list[tuple[int, int]], SplitText]:
         if len(text) > MOST_CHARACTERS:
-            raise ValueError(f"the text has {len(text)} characters, at most {MOST_CHARACTERS} are read: give a part of it")
+            raise ValueError(f"a text of {len(text)} characters: at most {MOST_CHARACTERS} are read, give a part of it")
         tokens, spans = self._tokenizer.encode_with_spans(text)
         return spans, split_text(tokens, self._letters, self.settings.by_token)
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from polar.text.schemes.robust.writer import Writer
-from wm_env.lm.models.llada import MaskedLM
 from wm_env.common.arrays import Floats, Ints
+from wm_env.lm.models.masked_lm import MaskedLM
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,7 @@ def truncated(law: Floats, top_p: float, top_k: int | None) -> Floats:
     return result
 
 
-def write_forward(
-    lm: MaskedLM, contexts: Ints, writers: Sequence[Writer], length: int, sampling: Sampling
-) -> Ints:
+def write_forward(lm: MaskedLM, contexts: Ints, writers: Sequence[Writer], length: int, sampling: Sampling) -> Ints:
     """Continue contexts of equal length, shape (N, C), by `length` tokens each from left to right: shape (N, length).
 
     The canvas of a token is the context, the block so far and masks to the end of the block of L tokens; of a long text
@@ -77,9 +75,7 @@ def _laws(lm: MaskedLM, canvas: Tensor, position: int, sampling: Sampling, rows:
     return [truncated(np.exp2(row), sampling.top_p, sampling.top_k) for part in parts for row in part]
 
 
-def write_confident(
-    lm: MaskedLM, context: Sequence[int], writer: Writer, length: int, sampling: Sampling
-) -> list[int]:
+def write_confident(lm: MaskedLM, context: Sequence[int], writer: Writer, length: int, sampling: Sampling) -> list[int]:
     """Continue one context as LLaDA does: block by block, in each block the place whose law is surest first.
 
     A place is sure by the probability of its likeliest token, so the order does not depend on draws that are thrown

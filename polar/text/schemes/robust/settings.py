@@ -6,6 +6,7 @@ from typing import Literal
 MOST_PAYLOAD = 256
 """Bits of the longest payload."""
 
+
 @dataclass(frozen=True)
 class RobustSettings:
     """Settings of the scheme `robust`.

@@ -43,7 +43,9 @@ def levels(payload_bits: int) -> Ints:
     words, slots = np.arange(SEGMENT)[:, None], np.arange(SLOTS)
     point = (words * _WORD_STEP + slots * _SLOT_STEP) % 1.0
     spread = (point - PILOTS) / (1 - PILOTS - CHECKS)
-    level = np.where(spread < 1, np.minimum(1 + np.floor(spread / (1 - TAIL) * payload_bits), payload_bits), payload_bits + 1)
+    level = np.where(
+        spread < 1, np.minimum(1 + np.floor(spread / (1 - TAIL) * payload_bits), payload_bits), payload_bits + 1
+    )
     return np.where(spread < 0, 0, level).astype(np.int64)
 
 

@@ -76,7 +76,7 @@ class Writer:
         self._clock.advance(token)
 
     def choose_at(self, law: Floats, place: int) -> int:
-        """The token number `place` of a text, 0, 1, ..., whatever the order in which places are filled (clock "tokens").
+        """The token number `place` of a text, 0, 1, ..., in whatever order places are filled (clock "tokens").
 
         A place must be asked for once only: to ask again and keep the second answer would bend the law.
         """
