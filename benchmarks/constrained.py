@@ -1,8 +1,8 @@
 """Ten rules for a cost limit on twenty problems whose optimum is certified: python benchmarks/constrained.py --help.
 
-All rules drive one learner: Gaussian logits of the marginals q(x|s), a table of means, the score-function gradient with
-credit by state, copies in pairs with opposite noise, Adam. Rates, costs and the optimum are exact. Rows go to a CSV file
-as they are finished, and rows that it has already are not run again.
+All rules drive one learner: Gaussian logits of the marginals q(x|s), a table of means, the score-function gradient
+with credit by state, copies in pairs with opposite noise, Adam. Rates, costs and the optimum are exact. Rows go to a
+CSV file as they are finished, and rows that it has already are not run again.
 """
 
 import csv

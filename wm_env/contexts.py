@@ -1,7 +1,7 @@
 """Where a text can go: contexts, their covers, and what follows from a candidate. Sources of `CovertWatermarkText-v0`.
 
-A source never lists its contexts: a text of 64 blocks with 20 candidates each has 20^64 of them. A tree and a chain look
-them up in tables; a language model computes them when a text gets there, and keeps the latest.
+A source never lists its contexts: a text of 64 blocks with 20 candidates each has 20^64 of them. A tree and a chain
+look them up in tables; a language model computes them when a text gets there, and keeps the latest.
 """
 
 from collections.abc import Hashable, Sequence

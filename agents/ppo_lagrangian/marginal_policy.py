@@ -25,10 +25,10 @@ class MarginalPolicy(ActorCriticPolicy):
     """A Gaussian over the logits of q(x|s), for environments behind `wm_env.marginals.MarginalLogits`.
 
     The mean logits are ln P(x|s) + f(x, s): f = 0, the start, plays the cover. f is a small network that all
-    candidates of all states share. It sees log2 P(x|s), also as it lies below the likeliest candidate and beside H(X|s),
+    candidates of all states share. It sees log2 P(x|s), also against the likeliest candidate and against H(X|s),
     and the mass of the likelier candidates; and of the state H(X|s), log2 of its largest probability, the largest
-    probability and log2 of the number of its candidates. None of these depends on N, Q, M, B or on which candidates they
-    are, so the same parameters act on other prompts, other trees and single states.
+    probability and log2 of the number of its candidates. None of these depends on N, Q, M, B or on which
+    candidates they are, so the same parameters act on other prompts, other trees and single states.
 
     The noise has one standard deviation, which falls geometrically over the training. Copies play in pairs with
     opposite noise: each is a draw from the policy, and the pair cancels what a critic leaves of a state's mean value.
@@ -143,7 +143,7 @@ class MarginalPolicy(ActorCriticPolicy):
         return marginal_action(self._logits(observation, space.candidates), cover, label, shape)
 
     def _logits(self, observation: dict[str, Tensor], candidates: int) -> Tensor:
-        """Mean logits (N, Q) for an observation of any problem, given with a batch of 1; the actor ignores the block."""
+        """Mean logits (N, Q) for an observation of any problem, with a batch of 1; the actor ignores the block."""
         seen = {name: observation[name] for name in ("state_probs", "cover")} | {
             "block": observation["state_probs"][:, :1]
         }

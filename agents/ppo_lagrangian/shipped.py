@@ -57,9 +57,7 @@ def save_policy(policy: MarginalPolicy, path: Path) -> None:
         OSError: it cannot be written.
     """
     arrays = {key: value.detach().cpu().numpy() for key, value in policy.tilt_net.state_dict().items()}
-    write_atomically(
-        path, lambda temporary: write_tensors(temporary, POLICY_FORMAT, arrays, {"hidden": policy.hidden})
-    )
+    write_atomically(path, lambda temporary: write_tensors(temporary, POLICY_FORMAT, arrays, {"hidden": policy.hidden}))
 
 
 def _policy(hidden: int) -> MarginalPolicy:
