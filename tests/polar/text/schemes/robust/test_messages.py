@@ -1,8 +1,8 @@
 import html
 
 import pytest
+from word_texts import mini_tokenizer, write_words
 
-from helpers.word_texts import mini_tokenizer, write_words
 from polar.__main__ import main
 from polar.text.decoding import decode_with_tokenizer
 from polar.text.framing import BitString

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 import torch
+from word_texts import letters, mini_tokenizer, toy_law, write_words
 
-from helpers.word_texts import letters, mini_tokenizer, toy_law, write_words
 from polar.text.keys import Key
 from polar.text.schemes.robust.processor import CovertWatermark
 from polar.text.schemes.robust.reader import Receiver
@@ -83,8 +83,13 @@ def test_generate_of_transformers():
     mark = CovertWatermark(KEY, PAYLOAD, 0, mini_tokenizer(), temperature=0.9, top_k=50, top_p=0.9)
     inputs = torch.tensor([[5, 6, 7], [8, 9, 10]])
     output = model.generate(
-        inputs, attention_mask=torch.ones_like(inputs), logits_processor=[mark], do_sample=False, max_new_tokens=10,
-        pad_token_id=0, eos_token_id=None,
+        inputs,
+        attention_mask=torch.ones_like(inputs),
+        logits_processor=[mark],
+        do_sample=False,
+        max_new_tokens=10,
+        pad_token_id=0,
+        eos_token_id=None,
     )
     assert output.shape == (2, 13)
     assert mark.nonces_used == 2

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
+from word_texts import letters, mini_tokenizer
 
-from helpers.word_texts import letters, mini_tokenizer
 from polar.text.schemes.robust.tape import CHECKS, PILOTS, SEGMENT, SLOTS, levels, nonces_of
 from polar.text.schemes.robust.words import split_text
 
