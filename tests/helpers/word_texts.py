@@ -26,7 +26,8 @@ def letters() -> dict[int, str]:
 @cache
 def word_tokens() -> np.ndarray:
     """Tokens that are a space and lower-case letters."""
-    return np.array([token for token, string in letters().items() if string[:1] == " " and string[1:].islower()])
+    chosen = [token for token, string in letters().items() if string[:1] == " " and string[1:].islower()]
+    return np.array(sorted(chosen))
 
 
 def toy_law(rng: np.random.Generator) -> np.ndarray:
