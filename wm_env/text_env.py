@@ -255,6 +255,9 @@ class CovertWatermarkTextVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self._rngs: list[np.random.Generator] = []
         self._number = -1
+        self._contexts: list[Hashable] = []
+        self._cover = np.zeros((0, 0))
+        self._cost_so_far = np.zeros(num_envs)
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None

@@ -59,9 +59,11 @@ class MarginalPolicy(ActorCriticPolicy):
         use_sde: bool = False,
         **kwargs: Any,
     ):
-        shapes = isinstance(observation_space, gym.spaces.Dict) and isinstance(action_space, gym.spaces.Box)
-        if use_sde or not shapes or observation_space["cover"].shape != action_space.shape:
-            raise TypeError("MarginalPolicy acts on CovertWatermarkEnv-v0 wrapped in MarginalLogits, without gSDE")
+        wrong = TypeError("MarginalPolicy acts on CovertWatermarkEnv-v0 wrapped in MarginalLogits, without gSDE")
+        if not (isinstance(observation_space, gym.spaces.Dict) and isinstance(action_space, gym.spaces.Box)):
+            raise wrong
+        if use_sde or observation_space["cover"].shape != action_space.shape:
+            raise wrong
         states, cover = (gym.spaces.flatdim(observation_space[name]) for name in ("state_probs", "cover"))
         self.candidates = cover // states
         self.blocks = gym.spaces.flatdim(observation_space["block"])
@@ -112,7 +114,7 @@ class MarginalPolicy(ActorCriticPolicy):
         entropy, highest = state[..., :1], state[..., 1:2]
         candidate = torch.stack([log_cover, log_cover - highest, log_cover + entropy, above], -1)
         seen = torch.cat([candidate, state[:, :, None].expand(*candidate.shape[:3], -1)], -1)
-        tilt = self.tilt_net(seen)[..., 0]
+        tilt: Tensor = self.tilt_net(seen)[..., 0]
         return (math.log(2) * (log_cover - highest) + tilt).clamp(-self.bound, self.bound)
 
     def mean_logits(self, table: StateTable) -> Tensor:

@@ -1,4 +1,5 @@
-"""Texts of the scheme `robust` from a toy model over whole words of the embedded tokenizer: quick, and it re-tokenises."""
+"""Texts of the scheme `robust` from a toy model over whole words of the embedded tokenizer: quick, and it
+re-tokenises."""
 
 from collections.abc import Sequence
 from functools import cache

@@ -3,7 +3,6 @@ import sys
 
 import numpy as np
 import pytest
-from helpers.word_texts import letters, mini_tokenizer, word_tokens, write_words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from word_texts import letters, mini_tokenizer, word_tokens, write_words

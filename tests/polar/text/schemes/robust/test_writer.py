@@ -2,7 +2,6 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers.word_texts import letters
 from scipy.stats import chisquare, kstest
 from word_texts import letters
 
