@@ -13,7 +13,7 @@ import hashlib
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -25,11 +25,15 @@ with quitting_on_interrupt(__name__):
     from torch import Tensor
 
     from polar.text.channel import open_channel
-    from polar.text.decoding import decode_parallel
+    from polar.text.decoding import decode_with_tokenizer
     from polar.text.embedding import embed_with_retries
     from polar.text.framing import BitString
     from polar.text.keys import Key
-    from polar.text.settings import Limits, Settings
+    from polar.text.schemes.block import Block
+    from polar.text.schemes.parallel import Parallel
+    from polar.text.schemes.stream import Stream
+    from polar.text.settings import LawSettings, Limits, Settings
+    from wm_env.common.arguments import OptionalPath
     from wm_env.common.files import read_json, write_json
     from wm_env.common.help import paragraph_help
     from wm_env.lm.models.exact.checkpoint import open_source, stored_form
@@ -55,10 +59,11 @@ CANDIDATES = 4
 _PROMPT = "The mayor said on Monday"
 _KEY = Key(bytes(range(32)))
 _MESSAGE = BitString(0b10110011, 8)
+_LAW = LawSettings(temperature=1.0)
 _SETTINGS = {
-    "stream": Settings(),
-    "block": Settings(scheme="block", block_length=2, candidates=16),
-    "parallel": Settings(scheme="parallel"),
+    "stream": Settings(Stream(), _LAW),
+    "block": Settings(Block(candidates=16), replace(_LAW, block_length=2)),
+    "parallel": Settings(Parallel(), _LAW),
 }
 _LIMITS = Limits(ending="none")
 
@@ -75,7 +80,7 @@ class Options:
     """Where the model runs, such as cpu or cuda:0."""
     threads: int = 1
     """Threads of torch on a CPU; the numbers do not depend on it."""
-    write: Path | None = None
+    write: OptionalPath = None
     """Write the numbers of this machine to a file instead, for a new embedded model or tree."""
 
 
@@ -181,7 +186,7 @@ def _written(lm: MaskedLM, scheme: str) -> str:
 def _read(lm: MaskedLM, text: str) -> str:
     """The text if it holds the message, else what was found."""
     settings = _SETTINGS["parallel"]
-    found = decode_parallel(lm.tokenizer, text.encode(), _KEY, range(4), settings, _PROMPT.encode())
+    found = decode_with_tokenizer(lm.text_tokenizer, text.encode(), _KEY, range(4), settings, _PROMPT)
     return text if found.message == _MESSAGE else f"read as {found.message}"
 
 
