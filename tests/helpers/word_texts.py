@@ -1,5 +1,4 @@
-"""Texts of the scheme `robust` from a toy model over whole words of the embedded tokenizer: quick, and it
-re-tokenises."""
+"""Texts of the scheme `robust` from a toy model over whole words of the embedded tokenizer; they re-tokenise."""
 
 from collections.abc import Sequence
 from functools import cache
