@@ -59,7 +59,7 @@ class Options:
     split: Literal["all", "train"] = "all"
     """train: learn on prompts of the training split and evaluate on the ten held-out ones too."""
     preset: Literal["ppo", "paper"] = "ppo"
-    """Constants of PPO-Lagrangian, with the sizes of the environment: ppo = its defaults, paper = the paper's problem."""
+    """Constants of PPO-Lagrangian and sizes of the environment: ppo = its defaults, paper = the paper's problem."""
     prompts: int | None = None
     labels: int | None = None
     candidates: int | None = None

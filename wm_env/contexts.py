@@ -1,12 +1,12 @@
 """Where a text can go: contexts, their covers, and what follows from a candidate. Sources of `CovertWatermarkText-v0`.
 
-A source never lists its contexts: a text of 64 blocks with 20 candidates each has 20^64 of them. A tree and a chain look
-them up in tables; a language model computes them when a text gets there, and keeps the latest.
+A source never lists its contexts: a text of 64 blocks with 20 candidates each has 20^64 of them. A tree and a chain
+look them up in tables; a language model computes them when a text gets there, and keeps the latest.
 """
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -22,14 +22,16 @@ class Contexts(Protocol):
     Attributes:
         candidates: Q, the most candidates of a context.
         block_length: L.
-        depth: most blocks of a text, None where there is no end.
         fingerprint: what tells this source from others.
     """
 
     candidates: int
     block_length: int
-    depth: int | None
     fingerprint: str
+
+    @property
+    def depth(self) -> int | None:
+        """Most blocks of a text, None where there is no end."""
 
     def start(self, uniform: float) -> Hashable:
         """The context of the prompt at this point, in [0, 1), of the prior's distribution function."""
@@ -65,7 +67,7 @@ class TreeContexts:
 
     def follow(self, context: Hashable, candidate: int) -> tuple[int, int]:
         """See `Contexts`."""
-        number, row = context  # type: ignore[misc]
+        number, row = cast(tuple[int, int], context)
         return number + 1, int(self.tree.blocks[number].child[row, candidate])
 
     def bound(self, blocks: int, labels: int, epsilon: float, gamma: float) -> RateBound:
@@ -129,7 +131,7 @@ class ChainContexts:
 
     def follow(self, context: Hashable, candidate: int) -> int:
         """See `Contexts`."""
-        return int(self.chain.child[context, candidate])
+        return int(self.chain.child[cast(int, context), candidate])
 
     def bound(self, blocks: int, labels: int, epsilon: float, gamma: float) -> RateBound:
         """The optimum over all policies. Exact where every candidate has a label."""

@@ -57,7 +57,8 @@ def log_jacobian(log_marginal: Tensor) -> Tensor:
     Returns:
         shape (...).
     """
-    return log_marginal.sum(-1) + np.log(log_marginal.shape[-1])
+    factor: Tensor = log_marginal.sum(-1) + np.log(log_marginal.shape[-1])
+    return factor
 
 
 class MarginalLogits(gym.ActionWrapper[Any, NDArray[np.float32], NDArray[np.float32]], gym.utils.RecordConstructorArgs):

@@ -25,10 +25,10 @@ class MarginalPolicy(ActorCriticPolicy):
     """A Gaussian over the logits of q(x|s), for environments behind `wm_env.marginals.MarginalLogits`.
 
     The mean logits are ln P(x|s) + f(x, s): f = 0, the start, plays the cover. f is a small network that all
-    candidates of all states share. It sees log2 P(x|s), also as it lies below the likeliest candidate and beside H(X|s),
+    candidates of all states share. It sees log2 P(x|s), also against the likeliest candidate and against H(X|s),
     and the mass of the likelier candidates; and of the state H(X|s), log2 of its largest probability, the largest
-    probability and log2 of the number of its candidates. None of these depends on N, Q, M, B or on which candidates they
-    are, so the same parameters act on other prompts, other trees and single states.
+    probability and log2 of the number of its candidates. None of these depends on N, Q, M, B or on which
+    candidates they are, so the same parameters act on other prompts, other trees and single states.
 
     The noise has one standard deviation, which falls geometrically over the training. Copies play in pairs with
     opposite noise: each is a draw from the policy, and the pair cancels what a critic leaves of a state's mean value.
@@ -59,9 +59,11 @@ class MarginalPolicy(ActorCriticPolicy):
         use_sde: bool = False,
         **kwargs: Any,
     ):
-        shapes = isinstance(observation_space, gym.spaces.Dict) and isinstance(action_space, gym.spaces.Box)
-        if use_sde or not shapes or observation_space["cover"].shape != action_space.shape:
-            raise TypeError("MarginalPolicy acts on CovertWatermarkEnv-v0 wrapped in MarginalLogits, without gSDE")
+        wrong = TypeError("MarginalPolicy acts on CovertWatermarkEnv-v0 wrapped in MarginalLogits, without gSDE")
+        if not (isinstance(observation_space, gym.spaces.Dict) and isinstance(action_space, gym.spaces.Box)):
+            raise wrong
+        if use_sde or observation_space["cover"].shape != action_space.shape:
+            raise wrong
         states, cover = (gym.spaces.flatdim(observation_space[name]) for name in ("state_probs", "cover"))
         self.candidates = cover // states
         self.blocks = gym.spaces.flatdim(observation_space["block"])
@@ -112,7 +114,7 @@ class MarginalPolicy(ActorCriticPolicy):
         entropy, highest = state[..., :1], state[..., 1:2]
         candidate = torch.stack([log_cover, log_cover - highest, log_cover + entropy, above], -1)
         seen = torch.cat([candidate, state[:, :, None].expand(*candidate.shape[:3], -1)], -1)
-        tilt = self.tilt_net(seen)[..., 0]
+        tilt: Tensor = self.tilt_net(seen)[..., 0]
         return (math.log(2) * (log_cover - highest) + tilt).clamp(-self.bound, self.bound)
 
     def mean_logits(self, table: StateTable) -> Tensor:
@@ -143,7 +145,7 @@ class MarginalPolicy(ActorCriticPolicy):
         return marginal_action(self._logits(observation, space.candidates), cover, label, shape)
 
     def _logits(self, observation: dict[str, Tensor], candidates: int) -> Tensor:
-        """Mean logits (N, Q) for an observation of any problem, given with a batch of 1; the actor ignores the block."""
+        """Mean logits (N, Q) for an observation of any problem, with a batch of 1; the actor ignores the block."""
         seen = {name: observation[name] for name in ("state_probs", "cover")} | {
             "block": observation["state_probs"][:, :1]
         }

@@ -43,7 +43,7 @@ def play_both(tensors, singles, draw, episodes=2):
             seen, reward, done, _, info = single.step(actions[copy].numpy())
             assert float(rewards[copy]) == pytest.approx(reward, abs=1e-5)
             assert bool(terminated[copy]) is done
-            assert_equal({name: values for name, values in credit.items()}, copy, {name: info[name] for name in credit})
+            assert_equal(credit, copy, {name: info[name] for name in credit})
             now = infos["final_info"] if done else infos
             assert_equal(now, copy, {name: info[name] for name in now})
             if done:

@@ -156,7 +156,8 @@ class TestExpectation:
                     action[s, u, 1:] = np.where(mine, marginal[s], 0) / action[s, u, 0]
             actions.append(action)
         path = self.saved(tree, tmp_path)
-        assert mean_over_texts(tree, actions, path, 4, 3) == pytest.approx(mean_field(tree, actions, path, 4, 3), abs=1e-6)
+        found = mean_over_texts(tree, actions, path, 4, 3)
+        assert found == pytest.approx(mean_field(tree, actions, path, 4, 3), abs=1e-6)
 
 
 class TestOptimum:

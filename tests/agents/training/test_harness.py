@@ -61,7 +61,7 @@ def test_a_policy_plays_the_law_of_its_run(agent, small_tree_file, tmp_path):
     observation, _ = env.reset(seed=0)
     rate, terminated = 0.0, False
     while not terminated:
-        observation, reward, terminated, _, info = env.step(act(observation))
+        observation, reward, terminated, _, info = env.step(act(observation, env.unwrapped))
         rate += reward
     assert rate == pytest.approx(found.rate, abs=1e-5)
     assert info["cost_so_far"] == pytest.approx(found.cost, abs=1e-5)
@@ -72,7 +72,7 @@ def test_the_policy_of_ppo_acts_on_prompts_that_it_never_saw(small_tree_file, tm
     train(run)
     env = gym.make("wm_env:CovertWatermarkEnv-v0", tree=str(small_tree_file), prompts=5, candidates=4, labels=4)
     observation, _ = env.reset(seed=0)
-    action = load_policy(run.folder.path)(observation)
+    action = load_policy(run.folder.path)(observation, env.unwrapped)
     assert action.shape == env.action_space.shape
     env.step(action)
 
