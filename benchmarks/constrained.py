@@ -183,7 +183,7 @@ def run(problem: Problem, rule_name: str, seed: int, options: Options) -> Row:
         for number in blocks:
             gains = torch.from_numpy(gained[number, :-1])
             combined = (reward_weight * gains[..., 0] - cost_weight * gains[..., 1]) / scale
-            score = noises[number][:-1].unflatten(1, (combined.shape[1], -1)) / std  # type: ignore[no-untyped-call]
+            score = noises[number][:-1].view(*combined.shape, -1) / std
             means[number].grad = -(combined[..., None] * score).mean(0).flatten()[None]
         optimiser.step()
     return summarise(problem, rule_name, seed, curve, optimum.rate, options, time.perf_counter() - begin)

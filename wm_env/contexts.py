@@ -6,7 +6,7 @@ look them up in tables; a language model computes them when a text gets there, a
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 
@@ -22,6 +22,7 @@ class Contexts(Protocol):
     Attributes:
         candidates: Q, the most candidates of a context.
         block_length: L.
+        depth: most blocks of a text, None where there is no end.
         fingerprint: what tells this source from others.
     """
 
@@ -31,7 +32,7 @@ class Contexts(Protocol):
 
     @property
     def depth(self) -> int | None:
-        """Most blocks of a text, None where there is no end."""
+        """See the class."""
 
     def start(self, uniform: float) -> Hashable:
         """The context of the prompt at this point, in [0, 1), of the prior's distribution function."""
@@ -67,7 +68,8 @@ class TreeContexts:
 
     def follow(self, context: Hashable, candidate: int) -> tuple[int, int]:
         """See `Contexts`."""
-        number, row = cast(tuple[int, int], context)
+        assert isinstance(context, tuple)
+        number, row = context
         return number + 1, int(self.tree.blocks[number].child[row, candidate])
 
     def bound(self, blocks: int, labels: int, epsilon: float, gamma: float) -> RateBound:
@@ -131,7 +133,8 @@ class ChainContexts:
 
     def follow(self, context: Hashable, candidate: int) -> int:
         """See `Contexts`."""
-        return int(self.chain.child[cast(int, context), candidate])
+        assert isinstance(context, int)
+        return int(self.chain.child[context, candidate])
 
     def bound(self, blocks: int, labels: int, epsilon: float, gamma: float) -> RateBound:
         """The optimum over all policies. Exact where every candidate has a label."""

@@ -1,5 +1,6 @@
 """Acting with marginals: the law of the text in every state, with labels that are fixed beforehand."""
 
+import math
 from typing import Any
 
 import gymnasium as gym
@@ -57,8 +58,7 @@ def log_jacobian(log_marginal: Tensor) -> Tensor:
     Returns:
         shape (...).
     """
-    factor: Tensor = log_marginal.sum(-1) + np.log(log_marginal.shape[-1])
-    return factor
+    return log_marginal.sum(-1) + math.log(log_marginal.shape[-1])
 
 
 class MarginalLogits(gym.ActionWrapper[Any, NDArray[np.float32], NDArray[np.float32]], gym.utils.RecordConstructorArgs):

@@ -176,6 +176,7 @@ class CovertWatermarkText(gym.Env[Observation, NDArray[Any]]):
         self.task = make_task(**arguments)
         self.action_space, self.observation_space = spaces_of(self.task)
         self._context: Hashable = None
+        self._cover: Floats = np.zeros((1, self.task.contexts.candidates))
         self._number = -1
         self._cost_so_far = 0.0
 
@@ -256,8 +257,8 @@ class CovertWatermarkTextVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[
         self._rngs: list[np.random.Generator] = []
         self._number = -1
         self._contexts: list[Hashable] = []
-        self._cover = np.zeros((0, 0))
-        self._cost_so_far = np.zeros(num_envs)
+        self._cover: Floats = np.zeros((num_envs, self.task.contexts.candidates))
+        self._cost_so_far: Floats = np.zeros(num_envs)
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None

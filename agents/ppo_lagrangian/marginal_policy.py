@@ -59,11 +59,13 @@ class MarginalPolicy(ActorCriticPolicy):
         use_sde: bool = False,
         **kwargs: Any,
     ):
-        wrong = TypeError("MarginalPolicy acts on CovertWatermarkEnv-v0 wrapped in MarginalLogits, without gSDE")
-        if not (isinstance(observation_space, gym.spaces.Dict) and isinstance(action_space, gym.spaces.Box)):
-            raise wrong
-        if use_sde or observation_space["cover"].shape != action_space.shape:
-            raise wrong
+        if (
+            use_sde
+            or not isinstance(observation_space, gym.spaces.Dict)
+            or not isinstance(action_space, gym.spaces.Box)
+            or observation_space["cover"].shape != action_space.shape
+        ):
+            raise TypeError("MarginalPolicy acts on CovertWatermarkEnv-v0 wrapped in MarginalLogits, without gSDE")
         states, cover = (gym.spaces.flatdim(observation_space[name]) for name in ("state_probs", "cover"))
         self.candidates = cover // states
         self.blocks = gym.spaces.flatdim(observation_space["block"])
@@ -114,8 +116,9 @@ class MarginalPolicy(ActorCriticPolicy):
         entropy, highest = state[..., :1], state[..., 1:2]
         candidate = torch.stack([log_cover, log_cover - highest, log_cover + entropy, above], -1)
         seen = torch.cat([candidate, state[:, :, None].expand(*candidate.shape[:3], -1)], -1)
-        tilt: Tensor = self.tilt_net(seen)[..., 0]
-        return (math.log(2) * (log_cover - highest) + tilt).clamp(-self.bound, self.bound)
+        tilt = self.tilt_net(seen)[..., 0]
+        logits: Tensor = (math.log(2) * (log_cover - highest) + tilt).clamp(-self.bound, self.bound)
+        return logits
 
     def mean_logits(self, table: StateTable) -> Tensor:
         """`ranked_logits` with the candidates in the observation's order."""
@@ -126,7 +129,7 @@ class MarginalPolicy(ActorCriticPolicy):
         """The laws (N, M, 1 + Q) of the mean logits for the present observation of `env`, given with a batch of 1."""
         block, space = env.problem.tree.blocks[len(env.laws)], env.action_space
         logits = self._logits(observation, space.candidates)
-        cover = env.problem.blocks[len(env.laws)].cover
+        cover = torch.from_numpy(block.cover)
         return marginal_action(logits, cover, label_candidates(block, space.labels), space.shape)
 
     def act_alone(self, observation: dict[str, Tensor], env: CovertWatermarkEnv) -> NDArray[np.float32]:

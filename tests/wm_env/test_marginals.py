@@ -1,5 +1,6 @@
 import itertools
 import math
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -65,7 +66,7 @@ class TestMarginalLogits:
         env = MarginalLogits(gym.make(LONG_ID, tree=str(small_tree_file), prompts=3, candidates=4, labels=labels))
         env.action_space.seed(0)
         env.reset(seed=0)
-        raw = env.unwrapped
+        raw: Any = env.unwrapped
         for _ in range(2):
             logits = env.action_space.sample() / 8
             _, reward, *_, info = env.step(logits)

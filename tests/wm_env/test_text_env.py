@@ -1,5 +1,6 @@
 import itertools
 import math
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -186,7 +187,8 @@ class TestOptimum:
     def test_no_policy_within_the_budget_exceeds_it_on_a_long_text(self):
         env = gym.make(TEXT_ID, blocks=64, epsilon=0.0)
         bound = env.reset()[1]["optimal_rate"]
-        chain = env.unwrapped.task.contexts.chain
+        raw: Any = env.unwrapped
+        chain = raw.task.contexts.chain
         entropy = -(chain.cover * np.log2(chain.cover)).sum(1)
         z, expected = chain.prior, 0.0
         for _ in range(64):

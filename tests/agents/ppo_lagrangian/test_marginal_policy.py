@@ -85,7 +85,7 @@ class TestTraining:
         evaluation.restore_best()
         law = model.joint_law(env)
         cover = 2 * 1.4
-        optimum = env.unwrapped.problem.optimum.rate
+        optimum = CovertWatermarkEnv(**arguments).problem.optimum.rate
         assert sum(float(measure(block).cost) for block in law.blocks) <= 0.1
         # The cover alone has most of the rate; what counts is the rest.
         assert evaluation.best.rate - cover >= 0.85 * (optimum - cover)
