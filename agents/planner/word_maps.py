@@ -17,7 +17,7 @@ from wm_env.theory.limits import best_partition
 def sharing_states(pmf: Floats, seen: Ints) -> Ints:
     """For every candidate the number of states in which what the decoder sees has mass, shape (N, Q); 0 if p = 0."""
     present = pmf > 0
-    return np.where(present, np.bincount(seen[present])[np.maximum(seen, 0)], 0)
+    return np.where(present, np.bincount(seen[present], minlength=int(seen.max()) + 1)[np.maximum(seen, 0)], 0)
 
 
 def confusable_states(cover: Floats, seen: Ints) -> Ints:

@@ -215,7 +215,7 @@ def test_the_law_survives_its_file(tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.mark.parametrize(
     ("message_bits", "epsilon", "gamma", "labels", "message"),
     [
-        (3, -1.0, 1.0, None, "epsilon=-1.0: a total-variation budget of 0 or more"),
+        (3, -1.0, 1.0, None, "epsilon=-1.0: a budget of 0 or more"),
         (3, 0.1, 0.0, None, "gamma=0.0: a discount"),
         (3, 0.1, 1.0, 4, "message_bits=3: 4 labels carry 1 to 2"),
         (3, 0.1, 1.0, 12, "labels=12: a power of two"),
