@@ -11,6 +11,12 @@ Examples:
   python train.py --run runs/paper --resume              go on after an interruption
 """
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Until the imports below are done, Ctrl-C ends the process without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
 import dataclasses
 import sys
@@ -24,6 +30,7 @@ with quitting_on_interrupt(__name__):
 
     from agents.common.settings import RunSettings
     from agents.table import AGENTS, agent_of, preset, preset_names
+    from wm_env.common.arguments import OptionalPath
     from wm_env.common.help import paragraph_help
 
 
@@ -104,13 +111,13 @@ def _parse(default: RunSettings) -> tuple[Options, RunSettings]:
     for field in dataclasses.fields(RunSettings):
         kind: Any = field.type
         if field.name in agent.lacks:
-            kind = tyro.conf.Suppress[tyro.conf.Fixed[kind]]
+            kind = tyro.conf.Suppress[tyro.conf.Fixed[kind]]  # type: ignore[misc]
         if field.name == "agent":
             kind = Annotated[Literal[tuple(AGENTS)], tyro.conf.arg(help=about)]
         if field.name == "constants":
             kind = Annotated[type(default.constants), tyro.conf.arg(name=default.constants.section)]
             if not default.constants.section:
-                kind = tyro.conf.Suppress[tyro.conf.Fixed[kind]]
+                kind = tyro.conf.Suppress[tyro.conf.Fixed[kind]]  # type: ignore[misc]
         fields.append((field.name, kind, dataclasses.field(default=getattr(default, field.name))))
     settings_kind = dataclasses.make_dataclass("Settings", fields, frozen=True)
     settings_kind.__doc__ = RunSettings.__doc__
@@ -120,13 +127,13 @@ def _parse(default: RunSettings) -> tuple[Options, RunSettings]:
         [
             ("settings", Annotated[settings_kind, tyro.conf.arg(name="")], dataclasses.field(default=settings_kind())),
             ("preset", names | None, None),
-            ("run", Path | None, None),
+            ("run", OptionalPath, None),
             ("resume", bool, False),
         ],
         frozen=True,
     )
     options_kind.__doc__ = Options.__doc__
-    given = tyro.cli(options_kind, description=__doc__, config=(tyro.conf.FlagCreatePairsOff,))
+    given: Any = tyro.cli(options_kind, description=__doc__, config=(tyro.conf.FlagCreatePairsOff,))
     settings = RunSettings(**{name: getattr(given.settings, name) for name, *_ in fields})
     return Options(given.preset, given.run, given.resume), settings
 

@@ -15,11 +15,12 @@ from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_comman
 with quitting_on_interrupt(__name__):
     import numpy as np
     import tyro
-    from matplotlib.figure import Figure
 
     from agents.common.progress import say
     from agents.common.runs import RunFolder, read_config
     from agents.table import AGENTS, settings_from_json
+    from wm_env.common.arguments import OptionalPath
+    from wm_env.common.figures import Figure
     from wm_env.common.files import check_output, write_atomically
     from wm_env.common.json_values import read_as
     from wm_env.costs import TOTAL_VARIATION, Cost, cost_of
@@ -67,7 +68,7 @@ class Options:
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Run folders of the gp objective, all on the same tree, with the same discount and cost."""
-    out: Path | None = None
+    out: OptionalPath = None
     """The figure, a PNG; frontier.png beside the first run folder if not given."""
 
 

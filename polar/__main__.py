@@ -4,10 +4,13 @@
     python -m polar embed --key secret.key --prompt-file prompt.txt --message-file message.bin > text.txt
     python -m polar decode --key secret.key --prompt-file prompt.txt text.txt > message.bin
 
-With --scheme parallel the receiver needs no model: text, key, settings and the model's tokenizer are enough.
+    python -m polar detect --key secret.key text.txt
+
+With --scheme parallel and --scheme robust the receiver needs no model: text, key, settings and the model's tokenizer
+are enough. `detect` is for the scheme robust, whose texts may be edited or stand inside others.
 
 Texts and payloads go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 bad
-arguments or input, 3 the text carries no message, 130 interrupted.
+arguments or input, 3 the text carries no message or is not marked, 130 interrupted.
 """
 
 import sys
@@ -18,7 +21,7 @@ with quitting_on_interrupt(__name__):
     import tyro
 
     from polar.text.keys import load_key, new_key, save_key
-    from polar.text.options import Command, Decode, Embed, Keygen, read_input
+    from polar.text.options import Command, Decode, Detect, Embed, Keygen, read_input
 
 DONE, FAILED, NO_MESSAGE = 0, 1, 3
 
@@ -36,6 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
             )
         if isinstance(options, Keygen):
             return _keygen(options)
+        if isinstance(options, Detect):
+            return _detect(options)
         return _embed(options) if isinstance(options, Embed) else _decode(options)
     except (ValueError, OSError) as error:
         return tell_failure(error)
@@ -82,6 +87,17 @@ def _decode(options: Decode) -> int:
         from polar.text.commands import decode
 
     return DONE if decode(options, key, text, prompt) else NO_MESSAGE
+
+
+def _detect(options: Detect) -> int:
+    """Print how sure it is that a text is marked, and where."""
+    options.check()
+    _check_output()
+    key, text = load_key(options.key), read_input(options.text_file)
+    with quitting_on_interrupt(__name__):
+        from polar.text.commands import detect
+
+    return DONE if detect(options, key, text) else NO_MESSAGE
 
 
 def _check_output() -> None:

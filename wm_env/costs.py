@@ -75,7 +75,7 @@ class Cost(ABC):
 
     def told(self, value: float) -> str:
         """A value with the name and the unit of the cost, for people."""
-        return f"{self.title} {value:.4f}{self.unit and f' {self.unit}'}"
+        return f"{self.title} {rounded(value)}{self.unit and f' {self.unit}'}"
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other)
@@ -149,6 +149,11 @@ class KLDivergence(Cost):
         return torch.softmax(torch.where(support, tilt * LN2, -torch.inf), 1)
 
 
+def rounded(value: float) -> str:
+    """Four digits after the point; a rounding error below 0 is no -0.0000."""
+    return f"{round(value, 4) + 0.0:.4f}"
+
+
 def clipped_law(cover: Tensor, bonus: Tensor, multiplier: float) -> Tensor:
     """argmax over q of H(q) + sum_x q(x) bonus(x) - multiplier * V(q, cover), one row per state.
 
@@ -202,7 +207,7 @@ def cost_of(cost: str | Cost) -> Cost:
     """
     if isinstance(cost, Cost):
         return cost
-    if cost not in COSTS:
+    if not isinstance(cost, str) or cost not in COSTS:
         raise ValueError(f"cost={cost!r}: choose one of {', '.join(COSTS)}")
     return COSTS[cost]
 

@@ -2,20 +2,16 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
+from wm_env.channel import BlockChannel, received_law
 from wm_env.coded import balanced_law, coded_law, label_bits
 from wm_env.information import Measures, StateCost, measure, measure_by_state
 from wm_env.law import BlockLaw
 from wm_env.optimum import RateBound
-
-if TYPE_CHECKING:
-    from wm_env.problem import Problem
-
-MESSAGE_BITS = 3
-"""Message bits per block of the coded objective, if not given."""
+from wm_env.problem import MESSAGE_BITS, Problem
 
 
 @dataclass(frozen=True)
@@ -63,15 +59,26 @@ class Objective:
         """The law with the labels as they are drawn when messages are sent: here `law` itself."""
         return law
 
-    def measure(self, seen: BlockLaw, cost: StateCost) -> Measures:
-        """Reward (as `rate`), cost and information of what calling the objective returned."""
-        return measure(seen, cost)
+    def measure(self, seen: BlockLaw, cost: StateCost, channel: BlockChannel | None = None) -> Measures:
+        """Reward (as `rate`), cost and information of what calling the objective returned.
 
-    def measure_by_state(self, seen: BlockLaw, cost: StateCost) -> tuple[Tensor, Tensor]:
-        """What each state contributes to reward and cost, two tensors (N, ...)."""
-        return measure_by_state(seen, cost)
+        Behind a channel the decoder has Y in the place of X in the reward and in `i_ux`. The observer sees X, so the
+        cost and the other measures are those of X.
+        """
+        measured = measure(seen, cost)
+        if channel is None:
+            return measured
+        received = measure(received_law(seen, channel))
+        return dataclasses.replace(measured, rate=received.rate, i_ux=received.i_ux)
 
-    def bound(self, problem: "Problem") -> RateBound:
+    def measure_by_state(
+        self, seen: BlockLaw, cost: StateCost, channel: BlockChannel | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What each state contributes to reward and cost, two tensors (N, ...); `channel` as in `measure`."""
+        rate, of_state = measure_by_state(seen, cost)
+        return (rate if channel is None else measure_by_state(received_law(seen, channel))[0]), of_state
+
+    def bound(self, problem: Problem) -> RateBound:
         """What the sum of discounted rewards of no policy within the budget exceeds, in bits."""
         return problem.rate_bound
 
@@ -107,7 +114,7 @@ class Coded(Objective):
         """The law with uniform message bits."""
         return balanced_law(law, self.block_length, self.message_set)
 
-    def bound(self, problem: "Problem") -> RateBound:
+    def bound(self, problem: Problem) -> RateBound:
         """The bound for 2^l labels that may depend on the state; it need not be reached.
 
         A coded law is a law with 2^l labels that are independent of the state.
@@ -131,6 +138,6 @@ def make_objective(name: str, block_length: int, labels: int, message_bits: int 
         raise ValueError("labels=1: a label needs at least two values to carry anything")
     if bits > block_length:
         raise ValueError(f"labels={labels}: blocks of {block_length} tokens have at most {2**block_length} words")
-    if name not in OBJECTIVES:
+    if not isinstance(name, str) or name not in OBJECTIVES:
         raise ValueError(f"objective={name!r}: choose one of {', '.join(OBJECTIVES)}")
     return OBJECTIVES[name].make(block_length, labels, message_bits)

@@ -46,6 +46,11 @@ class RunFolder:
         return self.path / "metrics.csv"
 
     @property
+    def summary(self) -> Path:
+        """The result in a few numbers, for programs."""
+        return self.path / "summary.json"
+
+    @property
     def checkpoint(self) -> Path:
         """All that `--resume` needs."""
         return self.path / "checkpoint.safetensors"

@@ -109,6 +109,8 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
         if AutoresetMode(arguments.pop("autoreset_mode", AutoresetMode.SAME_STEP)) is not AutoresetMode.SAME_STEP:
             raise ValueError("the tensor environment has autoreset_mode='SameStep' only")
         self.single = CovertWatermarkEnv(**arguments)
+        if self.single.problem.channel is not None:
+            raise ValueError("the tensor environment has no channel: use vectorization_mode='sync' or no device")
         self.device = torch.device(device)
         if self.device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device={str(device)!r}: no CUDA device is there: use 'cpu'")

@@ -13,6 +13,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wm_env.channel import BlockChannel, stack_channels
 from wm_env.common.checks import integer, options_or_none, reals, seed_or_none
 from wm_env.credit import COST, PARENT, RATE, parents
 from wm_env.env import CovertWatermarkEnv, Observation, info_values, repair_action, repair_laws
@@ -143,7 +144,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         shape = (self.num_envs, self._shape[0])
         found = {RATE: np.zeros(shape), COST: np.zeros(shape), PARENT: np.full(shape, -1)}
         for play in self._played:
-            rate, cost = self.single.objective.measure_by_state(play.law, self.single.problem.cost)
+            rate, cost = self.single.objective.measure_by_state(play.law, self.single.problem.cost, play.channel)
             found[RATE][play.copies, : len(rate)] = rate.T.numpy()
             found[COST][play.copies, : len(cost)] = cost.T.numpy()
             found[PARENT][play.copies] = parents(play.child, shape[1]).T.numpy()
@@ -155,7 +156,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         everyone = len(copies) == self.num_envs
         stacked = self._stacked[number] if everyone else self._stacked[number].of(copies)
         p_label, p_candidate = self._repair(actions if everyone else actions[copies], copies, stacked)
-        return _Move(number, copies, stacked.tensors, stacked.shared, p_label, p_candidate)
+        return _Move(number, copies, stacked.tensors, stacked.shared, p_label, p_candidate, stacked.channel)
 
     def _play(self, move: "_Move") -> "_Play":
         """Play one block of some copies."""
@@ -166,10 +167,10 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         if number + 1 < len(self._stacked):
             following = advance(state_probs, induced_cover(law), block.child, self._shape[0])
             self._state_probs[:, torch.from_numpy(copies)] = following
-        measured = self.single.objective.measure(law, self.single.problem.cost)
+        measured = self.single.objective.measure(law, self.single.problem.cost, move.channel)
         self._number[copies] += 1
         self._cost_so_far[copies] += self.single.problem.gamma ** (number + 1) * measured.cost.numpy()
-        return _Play(copies, law, measured, block.child)
+        return _Play(copies, law, measured, block.child, move.channel)
 
     def _repair(self, actions: NDArray[Any], copies: Copies, stacked: "_Stacked") -> tuple[Tensor, Tensor]:
         # Copies last: see `wm_env.law.BlockLaw`.
@@ -278,12 +279,14 @@ class _Stacked:
         shared: the symbols that several states of a copy share.
         padding: shape (n, copies), True where a copy has no such state; None if there is no padding.
         shown: the cover as observed, shape (copies, N * Q), float32.
+        channel: of all copies, or size 1 at the end if all have one problem; None where nothing is edited.
     """
 
     tensors: BlockTensors
     shared: SharedSymbols
     padding: Tensor | None
     shown: NDArray[np.float32]
+    channel: BlockChannel | None
 
     def of(self, copies: Copies) -> "_Stacked":
         """Some copies only."""
@@ -292,7 +295,11 @@ class _Stacked:
         tensors = BlockTensors(*(value if value.shape[2] == 1 else value[..., columns] for value in values))
         numbers = self.shared.numbers
         shared = replace(self.shared, numbers=numbers if numbers.shape[1] == 1 else numbers[:, columns])
-        return _Stacked(tensors, shared, None if self.padding is None else self.padding[:, columns], self.shown[copies])
+        padding = None if self.padding is None else self.padding[:, columns]
+        channel = self.channel
+        if channel is not None and channel.output.shape[2] > 1:
+            channel = BlockChannel(channel.kernel[..., columns], channel.output[..., columns])
+        return _Stacked(tensors, shared, padding, self.shown[copies], channel)
 
 
 @dataclass(frozen=True)
@@ -305,6 +312,7 @@ class _Move:
     shared: SharedSymbols
     p_label: Tensor
     p_candidate: Tensor
+    channel: BlockChannel | None
 
 
 @dataclass(frozen=True)
@@ -315,6 +323,7 @@ class _Play:
     law: BlockLaw
     measured: Measures
     child: Tensor
+    channel: BlockChannel | None
 
 
 def _stack(problems: list[Problem], states: int) -> list[_Stacked]:
@@ -322,7 +331,9 @@ def _stack(problems: list[Problem], states: int) -> list[_Stacked]:
     copies = len(problems)
     alone = all(problem is problems[0] for problem in problems)
     stacked = []
-    for blocks in zip(*(problem.blocks for problem in (problems[:1] if alone else problems)), strict=True):
+    some = problems[:1] if alone else problems
+    for number, blocks in enumerate(zip(*(problem.blocks for problem in some), strict=True)):
+        channels = [channel for problem in some if (channel := problem.channels[number]) is not None]
         most = max(len(block.cover) for block in blocks)
         missing = [most - len(block.cover) for block in blocks]
         tensors = BlockTensors(
@@ -334,7 +345,8 @@ def _stack(problems: list[Problem], states: int) -> list[_Stacked]:
         shown = _pad([block.cover for block in blocks], [states - len(block.cover) for block in blocks], 0.0)
         padding = torch.arange(most)[:, None] >= most - torch.tensor(missing) if any(missing) else None
         flat = shown.float().movedim(2, 0).flatten(1).expand(copies, -1).numpy()
-        stacked.append(_Stacked(tensors, shared_symbols(tensors.symbol), padding, flat))
+        channel = stack_channels(channels) if channels else None
+        stacked.append(_Stacked(tensors, shared_symbols(tensors.symbol), padding, flat, channel))
     return stacked
 
 

@@ -1,6 +1,5 @@
 """Trained policies of marginals in files of a few kilobytes: those that come with the package, and one's own."""
 
-from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from numpy.typing import NDArray
 
+from agents.common.learner import TrainedPolicy
 from agents.ppo_lagrangian.marginal_policy import MarginalPolicy
 from wm_env.common.files import write_atomically
 from wm_env.common.tensors import FileFormat, read_tensors, write_tensors
@@ -19,11 +19,8 @@ POLICY_FORMAT = FileFormat(kind="covert-watermark policy of marginals", version=
 SHIPPED = ("default", "paper")
 """default: trained on `CovertWatermarkEnv-v0` without arguments. paper: on the paper's problem, 50 prompts, Q = 20."""
 
-TrainedPolicy = Callable[[dict[str, Any], CovertWatermarkEnv], NDArray[np.float32]]
-"""Observation and the environment that gave it -> its action; nothing random."""
 
-
-def load_policy(name: str | Path) -> TrainedPolicy:
+def read_policy(name: str | Path) -> TrainedPolicy:
     """A shipped policy ("default" or "paper"), or one that `save_policy` wrote to a file.
 
     It acts on any prompts, tree, number of candidates, labels and blocks; its cost there is near the limit that it was

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import LinearSchedule
@@ -41,11 +43,12 @@ class PPOLearner(Learner):
         env: where the deterministic policy is evaluated.
     """
 
+    generalises = True
     advice = "ppo.learning_rate or ppo.dual_step"
 
     def __init__(self, problem: Problem, objective: Objective, settings: RunSettings) -> None:
         self.settings, self.objective = settings, objective
-        arguments = {"problem": problem, "objective": objective}
+        arguments: dict[str, Any] = {"problem": problem, "objective": objective}
         self.env = CovertWatermarkEnv(**arguments)
         self.model = make_model(arguments, settings)
         self.model.set_logger(Logger(folder=None, output_formats=[]))  # `configure` would make a folder
@@ -56,7 +59,7 @@ class PPOLearner(Learner):
     @property
     def iteration(self) -> int:  # type: ignore[override]
         """Rollouts so far."""
-        return self.model.num_timesteps // self.rollout
+        return int(self.model.num_timesteps // self.rollout)
 
     @property
     def multiplier(self) -> float:  # type: ignore[override]
@@ -86,6 +89,12 @@ class PPOLearner(Learner):
             speed = (steps - self.since[1]) / (time.perf_counter() - self.since[0])
         self.since = time.perf_counter(), steps
         return recorded | {"time/total_timesteps": float(steps), "time/fps": speed}
+
+    def act(self, observation: dict[str, Any], env: CovertWatermarkEnv) -> NDArray[np.float32]:
+        """The laws of the mean logits, any number of states."""
+        seen = {name: torch.as_tensor(value, device=self.model.device)[None] for name, value in observation.items()}
+        with torch.no_grad():
+            return self.model.policy.play(seen, env)
 
     def parameters(self) -> dict[str, Tensor]:
         """A copy of all networks."""

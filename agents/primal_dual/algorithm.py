@@ -48,6 +48,7 @@ class AutogradLagrangian:
         self.gamma = problem.gamma
         self.prior = torch.as_tensor(problem.tree.prior, dtype=dtype, device=device)
         self.blocks = tensors_on(problem, dtype, device)
+        self.channels = problem.channels
 
     def __call__(self, policy: SoftmaxPolicy, multiplier: Tensor) -> Outcome:
         """One pass of Algorithm 1 over the blocks, and the gradient of its objective."""
@@ -62,7 +63,7 @@ class AutogradLagrangian:
         state_probs = self.prior
         for number, block in enumerate(self.blocks):
             law = self.objective(BlockLaw(state_probs, block.cover, block.symbol, *policy(number)))
-            measured = self.objective.measure(law, self.cost)
+            measured = self.objective.measure(law, self.cost, self.channels[number])
             weight = self.gamma ** (number + 1)
             rate = rate + weight * measured.rate
             cost = cost + weight * measured.cost

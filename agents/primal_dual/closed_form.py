@@ -142,6 +142,8 @@ class ClosedFormLagrangian:
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
     ) -> None:
+        if problem.channel is not None:
+            raise ValueError(f"channel={problem.channel!r}: no closed form of the gradient is known; use autograd")
         words = _message_words(objective, labels)
         self.cost = problem.cost
         self.prior = torch.as_tensor(problem.tree.prior, dtype=dtype, device=device)

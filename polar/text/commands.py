@@ -13,7 +13,7 @@ from polar.text.derivation import text_hash, use_of
 from polar.text.framing import Message
 from polar.text.keys import Key
 from polar.text.ledger import NonceLedger, open_ledger
-from polar.text.options import FIRST_NONCES, Decode, Embed, Model
+from polar.text.options import FIRST_NONCES, Decode, Detect, Embed, Model
 from polar.text.output import write_message, write_output
 from polar.text.progress import progress
 from polar.text.received import Seen, nonces_to_try, note_seen, read_seen, what_was_seen
@@ -40,11 +40,7 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
     from wm_env.lm.models.stack import stack_of
 
     channel = _open(options.model, prompt, options.agreement.settings)
-    if not options.ledger_file.exists():
-        tell(
-            f"{options.ledger_file}: a new list of nonces; if this key is a copy, the other end may use the same ones: "
-            "give each end a --sender of its own"
-        )
+    is_new = not options.ledger_file.exists()
     with open_ledger(options.ledger_file, tell) as ledger:
         nonces = _nonces_to_use(options, ledger)
         if line := channel.settings.scheme.estimate(channel, message):
@@ -57,6 +53,11 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
             save_record(sent.record, options.record)
             tell(f"{options.record}: the record of the text, fingerprint {sent.record.fingerprint[:16]}")
         tell(sent.summary())
+        if is_new and not channel.settings.sender:
+            tell(
+                f"{options.ledger_file}: a new list of nonces; if this key is a copy, others may use the same ones: "
+                "give each holder of the key a --sender of its own"
+            )
         if sent.nonce >= FIRST_NONCES:
             otherwise = "" if options.record is None else " or the record"
             tell(
@@ -84,6 +85,8 @@ def _open(model: Model, prompt: str, settings: Settings) -> "Channel":
 def _what_receivers_need(channel: "Channel") -> str:
     if channel.source.lm.is_exact:
         return "a receiver needs the same on any machine, or the record"
+    if channel.source.lm.is_guarded:
+        return "rounded float64, which other machines nearly always compute too; the record makes it sure"
     return "computed in floats, so a receiver without the record needs the same machine and software"
 
 
@@ -153,6 +156,39 @@ def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
     except OSError as error:
         tell(f"{reason_of(error)}; that this message was read is not noted")
     write_message(found.message)
+    return True
+
+
+MARKED = 1e-3
+"""A text of a smaller p-value counts as marked."""
+
+
+def detect(options: Detect, key: Key, text: bytes) -> bool:
+    """Print the score of a text and its marked parts; False if its p-value is `MARKED` or more.
+
+    Raises:
+        ValueError: the text is not UTF-8 or too long, or a setting is out of range.
+        OSError: the tokenizer is missing.
+    """
+    from polar.text.canonical import decoded
+    from polar.text.schemes.robust.messages import plain_forms
+    from polar.text.schemes.robust.reader import Receiver
+    from polar.text.schemes.robust.settings import RobustSettings
+
+    letters = decoded(text)
+    if letters is None:
+        raise ValueError(f"{options.text_file} is not UTF-8: give a text")
+    settings = RobustSettings(options.payload_bits, clock=options.clock, use=options.sender)
+    receiver = Receiver(key, _tokenizer(options.model), settings, range(options.search))
+    form = plain_forms(letters)[-1]
+    found = receiver.detect(form)
+    tell(f"evidence {found.score:.1f} bits, p-value {found.p_value:.3g}")
+    if found.p_value >= MARKED:
+        tell("not marked with this key, as far as this text says")
+        return False
+    for start, end in found.parts():
+        line = f"{start}-{end}\t{' '.join(form[start:end].split())}\n"
+        write_output(line.encode(), newline=False)
     return True
 
 

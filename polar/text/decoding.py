@@ -79,6 +79,8 @@ def decode_with_tokenizer(
         ValueError: a setting is out of range, or the tokenizer is not a byte-level one.
     """
     settings.check()
+    if settings.scheme.finds_nonces:
+        return settings.scheme.find(tokenizer, text, key, settings, nonces)
     search = Search(settings.scheme.tokenizer_readers(tokenizer, settings), settings, key, "", report)
     return search.decode(text_forms(text, prompt, settings), nonces)
 

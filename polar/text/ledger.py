@@ -15,6 +15,8 @@ from wm_env.common.files import (
     is_open_as,
     link_target,
     make_folder,
+    naming,
+    network_file_system,
     read_json,
     write_json,
 )
@@ -53,8 +55,8 @@ class NonceLedger:
         """Raise ValueError if a text was made with this nonce."""
         _check_unused(self._used, nonce)
 
-    def record(self, nonce: int) -> None:
-        """Note a nonce as used, on the disk before this returns.
+    def record(self, *nonces: int) -> None:
+        """Note nonces as used, on the disk before this returns.
 
         The lock only keeps others away while its file stays where it is, so it is looked for before and after: who
         opens the ledger once it has been removed finds this nonce, or this call fails.
@@ -65,21 +67,21 @@ class NonceLedger:
             OSError: the file cannot be read or written.
             ValueError: it is not a ledger any more.
         """
-        self._check_locked(nonce)
+        self._check_locked(nonces)
         noted = _read_ledger(self._path)
-        if nonce in noted - self._used:
+        if taken := (noted - self._used).intersection(nonces):
             raise RuntimeError(
-                f"another embed has used nonce {nonce} while this one ran: its text is not printed; start it again"
+                f"another embed has used nonce {min(taken)} while this one ran: its text is not printed; start it again"
             )
-        self._used |= noted | {nonce}
+        self._used |= noted.union(nonces)
         content = {"kind": _LEDGER_KIND, "used": sorted(self._used)}
         write_json(self._path, content | {"check": fingerprint({}, content)}, mode=0o600)
-        self._check_locked(nonce)
+        self._check_locked(nonces)
 
-    def _check_locked(self, nonce: int) -> None:
+    def _check_locked(self, nonces: tuple[int, ...]) -> None:
         if not is_open_as(self._lock.fileno(), lock_of(self._path)):
             raise RuntimeError(
-                f"{lock_of(self._path)} was removed while it was locked, and nonce {nonce} may be another text's: "
+                f"{lock_of(self._path)} was removed while it was locked, and nonce {nonces[0]} may be another text's: "
                 "the text is not printed; start it again, and leave that file where it is"
             )
 
@@ -98,6 +100,11 @@ def open_ledger(path: Path, say: Callable[[str], object] = lambda line: None) ->
     target = link_target(path)
     check_output(target, "name another --ledger, and keep to it")
     make_folder(target.parent)
+    if kind := network_file_system(target.parent):
+        say(
+            f"{target} is on a network file system ({kind}), whose locks may not hold between machines: use this key "
+            "on one machine at a time, or give each a --sender of its own"
+        )
     with _locked(target, say) as lock:
         yield NonceLedger(target, _read_ledger(target), lock)
 
@@ -127,11 +134,12 @@ def _locked(target: Path, say: Callable[[str], object]) -> Iterator[TextIO]:
     """The lock of a ledger, held within the context."""
     while True:
         with _open_lock(target) as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                say(f"{target} is in use by another embed: waiting for it to end")
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with naming(lock_of(target)):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    say(f"{target} is in use by another embed: waiting for it to end")
+                    fcntl.flock(lock, fcntl.LOCK_EX)
             # Somebody may have removed it meanwhile, and others lock the next.
             if is_open_as(lock.fileno(), lock_of(target)):
                 yield lock
@@ -143,16 +151,12 @@ def _open_lock(target: Path) -> TextIO:
     if os.path.lexists(lock) and not lock.is_file():
         raise FileExistsError(f"{lock}, by which the ledger is locked, is no file: remove it, or name another --ledger")
     try:
-        return lock.open("a", opener=_private)
+        lock.touch(mode=0o600)
+        return lock.open("a")
     except PermissionError:
         raise PermissionError(
             f"{lock}, by which the ledger is locked, cannot be written: make it writable, or name another --ledger"
         ) from None
-
-
-def _private(path: str, flags: int) -> int:
-    """Open a file that only its owner can read, if it is new."""
-    return os.open(path, flags, 0o600)
 
 
 def lock_of(ledger: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The options of the three commands, and the input that they name. Free of torch: help and refusals come at once."""
+"""The options of the four commands, and the input that they name. Free of torch: help and refusals come at once."""
 
 import sys
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
@@ -14,7 +14,7 @@ from polar.text.ledger import check_ledger, ledger_beside, lock_of
 from polar.text.received import seen_beside
 from polar.text.schemes import NAMES, load_schemes
 from polar.text.settings import LawSettings, Limits, Settings
-from wm_env.common.arguments import OptionalPath, OptionalText
+from wm_env.common.arguments import OptionalInteger, OptionalPath, OptionalText
 from wm_env.common.command import is_closed
 from wm_env.common.files import (
     MOST_BYTES,
@@ -76,7 +76,8 @@ class Model:
     """exact: sender and receiver may have any machines. float: both need the same kind of machine and software. By
     default exact for LLaDA and Dream, unless --dtype is given, and float for encoders."""
     dtype: Literal["float32", "bfloat16", "float64"] | None = None
-    """Number format of float arithmetic; float32 by default."""
+    """Number format of float arithmetic. float64 rounds logits, so that other machines nearly always find the same; it
+    is the default of encoders, float32 that of LLaDA and Dream."""
 
     def read_prompt(self) -> str:
         """The prompt.
@@ -99,7 +100,8 @@ class Agreement:
 
     scheme: SchemeName = NAMES[0]
     """stream: token by token, all of the model's entropy. block: in every block one of Q candidates. parallel: n tokens
-    at once; the receiver needs no model, only its tokenizer."""
+    at once; the receiver needs no model, only its tokenizer. robust: the model's own law; read after edits and
+    inside other texts, with the tokenizer alone."""
     sender: str = ""
     """Who writes, if several use one key, such as the two ends of a conversation: no two senders share anything."""
     check_bits: Literal[32, 64] = 32
@@ -146,7 +148,7 @@ class Embed:
     """The message as text (UTF-8). Others on this machine can see it in the list of processes."""
     message_bits: OptionalText = None
     """The message as zeros and ones."""
-    nonce: int | None = None
+    nonce: OptionalInteger = None
     """Number of the message under this key; by default the first that the ledger does not have."""
     allow_nonce_reuse: bool = False
     """Use a nonce again. If all else is the same too, the texts of one message are equal."""
@@ -229,9 +231,9 @@ class Decode:
     """The text, or a document that holds it; - is standard input. The prompt may still be in front of it."""
     key: Path
     """The key file."""
-    nonce: int | None = None
+    nonce: OptionalInteger = None
     """Number of the message, if known."""
-    search: int | None = None
+    search: OptionalInteger = None
     """How many nonces to try if it is not; 128 if not given. They follow those that were seen."""
     ledger: OptionalPath = None
     """The file that notes which messages were read; by default the key file's name with .seen behind it."""
@@ -275,10 +277,37 @@ class Decode:
         return self.model.read_prompt()
 
 
+@paragraph_help
+@dataclass(frozen=True)
+class Detect:
+    """Say whether a text of the scheme robust is marked with a key, and which parts of it are."""
+
+    text_file: tyro.conf.Positional[Path]
+    """The text, or a document that holds it; - is standard input."""
+    key: Path
+    """The key file."""
+    search: int = FIRST_NONCES
+    """How many nonces are looked for, from 0 on."""
+    model: str = "mini"
+    """The model, whose tokenizer is needed: "mini", a folder, or a hub id OWNER/NAME."""
+    payload_bits: int = 32
+    """Length of messages in bits, as the sender's."""
+    clock: Literal["words", "tokens"] = "words"
+    """As the sender's."""
+    sender: str = ""
+    """As the sender's."""
+
+    def check(self) -> None:
+        """Raise ValueError for options that are out of range."""
+        if not 1 <= self.search <= MOST_NONCES:
+            raise ValueError(f"search={self.search}: from 1 to {MOST_NONCES} nonces can be tried")
+
+
 Command = (
     Annotated[Keygen, tyro.conf.subcommand("keygen")]
     | Annotated[Embed, tyro.conf.subcommand("embed")]
     | Annotated[Decode, tyro.conf.subcommand("decode")]
+    | Annotated[Detect, tyro.conf.subcommand("detect")]
 )
 
 

@@ -6,7 +6,7 @@ the methods of a scheme import what they need when they are called.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,7 +15,9 @@ from polar.text.progress import Report, silence
 
 if TYPE_CHECKING:
     from polar.text.channel import Channel
+    from polar.text.decoding import Decoded
     from polar.text.derivation import MessageKeys
+    from polar.text.keys import Key
     from polar.text.records import Answers
     from polar.text.settings import Limits, Settings
     from wm_env.common.tensors import Arrays
@@ -120,11 +122,13 @@ class Scheme(ABC):
         name: as `--scheme` has it.
         needs_model: whether the receiver needs the model and the prompt, or the record of a text. If not, it needs the
             model's tokenizer, and neither the prompt nor the settings of the model's law are part of the keys.
+        finds_nonces: whether the receiver looks for all nonces at once, by `find`.
         has_evidence: whether a text says something for the key even if it has no message.
     """
 
     name: ClassVar[str]
     needs_model: ClassVar[bool] = True
+    finds_nonces: ClassVar[bool] = False
     has_evidence: ClassVar[bool] = False
 
     @abstractmethod
@@ -164,6 +168,12 @@ class Scheme(ABC):
     def tokenizer_readers(self, tokenizer: "TextTokenizer", settings: "Settings") -> Readers:
         """Read texts with the tokenizer alone, if the receiver needs no model."""
         raise NotImplementedError(f"the receiver of the scheme {self.name} needs the model")
+
+    def find(
+        self, tokenizer: "TextTokenizer", text: bytes, key: "Key", settings: "Settings", nonces: Iterable[int]
+    ) -> "Decoded":
+        """Look for the message of a text with all nonces at once, in every form that the text may have."""
+        raise NotImplementedError(f"the receiver of the scheme {self.name} takes one nonce after the other")
 
     def estimate(self, channel: "Channel", message: Message) -> str | None:
         """One line on what writing `message` costs, where that is long."""

@@ -32,7 +32,7 @@ def write_tail(
     text = vocabulary.text(tokens)
     longest = LONGEST_TAIL if ending == "sentence" else 0
     added = 0
-    while (added < longest and not ends_sentence(text)) or (added < longest + LONGEST_REST and not _may_end(text)):
+    while (added < longest and not ends_sentence(text)) or (added < longest + LONGEST_REST and not may_end(text)):
         tokens += (finish_token(vocabulary, law_after(tokens), vocabulary.root, draws),)
         text += vocabulary.text(tokens[-1:])
         added += 1
@@ -48,7 +48,7 @@ def ends_sentence(text: bytes) -> bool:
     return end.endswith((b".", b"!", b"?")) and not _INITIAL.search(end) and not _is_cut(text)
 
 
-def _may_end(text: bytes) -> bool:
+def may_end(text: bytes) -> bool:
     """Whether `text` ends with a whole character that is no white space, which copying would lose."""
     return not _is_cut(text) and not text[-1:].isspace()
 

@@ -65,6 +65,16 @@ class TextTokenizer:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
 
+    def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The token ids of `text`, as `encode` gives them, and where each token stands, as characters (first, behind).
+
+        Raises:
+            ValueError: it is no text (halves of surrogate pairs).
+        """
+        encoded(text, "the text")
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
     @property
     def is_byte_level(self) -> bool:
         """Whether the bytes of a text's tokens are the text; other tokenizers drop spaces, case or accents."""

@@ -8,6 +8,7 @@ NAMES = (
     "stream",
     "block",
     "parallel",
+    "robust",
 )
 """The folders; the first is the default. Each holds `SCHEME`, an instance with the default settings."""
 

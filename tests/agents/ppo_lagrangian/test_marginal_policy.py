@@ -8,7 +8,8 @@ from agents.ppo_lagrangian.algorithm import PPOLagrangian
 from agents.ppo_lagrangian.callbacks import LawEvaluation
 from agents.ppo_lagrangian.marginal_env import MarginalVecEnv
 from agents.ppo_lagrangian.marginal_policy import MarginalPolicy
-from agents.ppo_lagrangian.shipped import SHIPPED, load_policy, save_policy
+from agents.ppo_lagrangian.shipped import SHIPPED, save_policy
+from agents.training import load_policy
 from wm_env.credit import CreditByState
 from wm_env.env import CovertWatermarkEnv
 from wm_env.information import measure

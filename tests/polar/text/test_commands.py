@@ -13,7 +13,7 @@ from ascii_lm import write_ascii_lm
 from repository import ROOT
 
 from polar.__main__ import main
-from polar.text import commands, progress
+from polar.text import commands, embedding, output, progress, records
 from polar.text.embedding import embed_with_retries
 from polar.text.framing import BitString, parse_bits
 from polar.text.keys import Key, load_key, save_key
@@ -63,19 +63,19 @@ def test_block_scheme_bits_and_law(run, key, model, tmp_path, monkeypatch):
     law = tmp_path / "text.safetensors"
     small = ("--scheme", "block", "--block-length", 4, "--candidates", 16)
     code, text, err = run(
-        "embed", "--key", key, "--model", model, "--prompt", "", "--message-bits", "0110", *small, "--law", law
+        "embed", "--key", key, "--model", model, "--prompt", "", "--message-bits", "0110", *small, "--record", law
     )
     assert code == 0
     assert "fingerprint" in err
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    assert run("decode", "--key", key, "--law", law, "-")[:2] == (0, b"0110")
+    assert run("decode", "--key", key, "--record", law, "-")[:2] == (0, b"0110")
     for wrong in (("--prompt", "other"), ("--nonce", 3)):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-        code, out, err = run("decode", "--key", key, "--law", law, *wrong, "-")
+        code, out, err = run("decode", "--key", key, "--record", law, *wrong, "-")
         assert (code, out) == (2, b"")
         assert "fingerprint" in err
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"other text")))
-    code, out, err = run("decode", "--key", key, "--law", law, "-")
+    code, out, err = run("decode", "--key", key, "--record", law, "-")
     assert (code, out) == (3, b"")
     assert "was made for another text" in err
 
@@ -103,27 +103,51 @@ def test_nonces_are_counted_and_not_reused(run, key, model):
 
 
 def test_a_nonce_that_the_receiver_does_not_try_is_told(run, key, model, tmp_path):
-    """Both ends do without --nonce for the first 16 messages of a key; for the 17th they are told what to do."""
+    """Both ends do without --nonce for the first 128 messages of a key; for the next they are told what to do."""
     options = ("--key", key, "--model", model, "--prompt", "a")
     embed, text = ("embed", *options, "--message", "x"), tmp_path / "text"
     with open_ledger(ledger_beside(key)) as ledger:
-        for nonce in range(15):
-            ledger.record(nonce)
+        ledger.record(*range(127))
     code, out, err = run(*embed)
-    assert "nonce 15:" in err
+    assert "nonce 127:" in err
     assert "--nonce" not in err
     text.write_bytes(out)
-    assert run("decode", *options, text)[:2] == (0, b"x")
+    assert run("decode", *options, text, "--ledger", tmp_path / "other")[:2] == (0, b"x")
     code, out, err = run(*embed)
-    assert "nonce 16:" in err
-    assert "the receiver needs --nonce 16\n" in err
+    assert "nonce 128:" in err
+    assert "needs --nonce 128\n" in err
     text.write_bytes(out)
     code, _, err = run("decode", *options, text)
     assert code == 3
     assert "--search" in err
-    for enough in (("--nonce", 16), ("--search", 17)):
-        assert run("decode", *options, *enough, text)[:2] == (0, b"x")
-    assert "needs --nonce 17 or the law file" in run(*embed, "--law", tmp_path / "law.safetensors")[2]
+    assert "128 of 128 nonces tried in " in err
+    for enough in (("--nonce", 128), ("--search", 129)):
+        assert run("decode", *options, *enough, text, "--ledger", tmp_path / "".join(map(str, enough)))[:2] == (0, b"x")
+    assert "needs --nonce 129 or the record" in run(*embed, "--record", tmp_path / "law.safetensors")[2]
+
+
+def test_what_was_read_is_noted_and_a_replay_named(run, key, model, tmp_path):
+    options = ("--key", key, "--model", model, "--prompt", "a")
+    text = tmp_path / "text"
+    text.write_bytes(run("embed", *options, "--message", "x", "--nonce", 100)[1])
+    assert "before" not in run("decode", *options, text)[2]
+    assert "nonce 100 was read before, in the same text" in run("decode", *options, text)[2]
+    text.write_bytes(text.read_bytes() + b" More.")
+    code, out, err = run("decode", *options, text)
+    assert (code, out) == (0, b"x")
+    assert "nonce 100 was read before in another text" in err
+    assert (tmp_path / "secret.key.seen").stat().st_mode & 0o777 == 0o600
+    # The search goes on behind what was seen.
+    text.write_bytes(run("embed", *options, "--message", "y", "--nonce", 150)[1])
+    assert run("decode", *options, text)[:2] == (0, b"y")
+
+
+def test_a_ledger_that_cannot_be_written_does_not_keep_the_message(run, key, model, tmp_path):
+    options, text = ("--key", key, "--model", model, "--prompt", "a"), tmp_path / "text"
+    text.write_bytes(run("embed", *options, "--message", "x")[1])
+    code, out, err = run("decode", *options, text, "--ledger", "/proc/none/seen")
+    assert (code, out) == (0, b"x")
+    assert "is not noted" in err
 
 
 def test_an_interrupted_embed_uses_no_nonce(run, key, model, monkeypatch):
@@ -133,7 +157,7 @@ def test_an_interrupted_embed_uses_no_nonce(run, key, model, monkeypatch):
         embed_with_retries(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands, "embed_with_retries", interrupt)
+    monkeypatch.setattr(embedding, "embed_with_retries", interrupt)
     code, out, err = run(*options)
     assert (code, out) == (130, b"")
     assert "no nonce was used" in err
@@ -174,11 +198,11 @@ def test_a_nonce_whose_text_got_lost_on_the_way_out_is_told(run, key, model, mon
         (("--prompt", "a", "--message", os.fsdecode(b"\xff")), "--message is not UTF-8 text"),
         (("--prompt", os.fsdecode(b"\xff\xfe"), "--message", "x"), "--prompt is not UTF-8 text"),
         (
-            ("--prompt", "a", "--message", "x", "--law", "/tmp"),
-            "/tmp is no file that can be written: name another --law",
+            ("--prompt", "a", "--message", "x", "--record", "/tmp"),
+            "/tmp is no file that can be written: name another --record",
         ),
         (("--prompt", "a", "--message", "x", "--ledger", "/dev/null"), "name another --ledger"),
-        (("--prompt", "a", "--message", "x", "--law", "/proc/no/such"), "cannot be written: name another --law"),
+        (("--prompt", "a", "--message", "x", "--record", "/proc/no/such"), "cannot be written: name another --record"),
         (("--prompt", "a", "--message", "x" * 99, "--max-blocks", "3"), "bytes fits"),
         (("--prompt", "a", "--message", "x", "--temperature", "-1"), "temperature=-1"),
         (("--prompt", "a", "--message", "x", "--nonce", "-1"), "2^64"),
@@ -198,7 +222,7 @@ def test_bad_input_is_exit_code_2(run, key, model, arguments, complaint):
         (("--search", "-5"), "from 1 to"),
         (("--search", 1 << 64), "from 1 to"),
         (("--search", "3", "--nonce", "1"), "leave it out"),
-        (("--search", "3", "--law", "x"), "leave it out"),
+        (("--search", "3", "--record", "x"), "leave it out"),
         (("--nonce", "-1"), "2^64"),
     ],
 )
@@ -209,7 +233,7 @@ def test_nonces_that_cannot_be_tried(run, key, model, arguments, complaint):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("option", ["--law", "--ledger"])
+@pytest.mark.parametrize("option", ["--record", "--ledger"])
 @pytest.mark.parametrize("victim", ["key", "prompt", "message", "model", "link"])
 def test_what_is_written_replaces_nothing_that_is_read(run, key, model, tmp_path, option, victim):
     prompt, message, weights = tmp_path / "prompt.txt", tmp_path / "message.bin", Path(model) / "model.safetensors"
@@ -227,7 +251,7 @@ def test_what_is_written_replaces_nothing_that_is_read(run, key, model, tmp_path
     assert {path: path.read_bytes() for path in before} == before
 
 
-@pytest.mark.parametrize("option", ["--law", "--ledger"])
+@pytest.mark.parametrize("option", ["--record", "--ledger"])
 def test_what_is_written_does_not_replace_the_text(key, tmp_path, option):
     same = tmp_path / "same.txt"
     (tmp_path / "link").symlink_to(same)
@@ -273,7 +297,7 @@ def test_an_embed_whose_lock_was_removed_prints_nothing(run, key, model, monkeyp
         key.with_name(key.name + ".nonces.lock").unlink()
         return sent
 
-    monkeypatch.setattr(commands, "embed_with_retries", clear)
+    monkeypatch.setattr(embedding, "embed_with_retries", clear)
     code, out, err = run(*options)
     assert (code, out) == (1, b"")
     assert "nonce 0 may be another text's: the text is not printed" in err
@@ -284,9 +308,9 @@ def test_an_embed_whose_lock_was_removed_prints_nothing(run, key, model, monkeyp
 def test_the_law_does_not_replace_the_ledger(run, key, model):
     options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
     for name in ("nonces", "nonces.lock"):
-        code, out, err = run(*options, "--law", f"{key}.{name}")
+        code, out, err = run(*options, "--record", f"{key}.{name}")
         assert (code, out) == (2, b"")
-        assert "name another --law" in err
+        assert "name another --record" in err
 
 
 def test_the_lock_of_a_ledger_leaves_a_file_of_that_name_as_it_is(run, key, model, tmp_path):
@@ -298,12 +322,12 @@ def test_the_lock_of_a_ledger_leaves_a_file_of_that_name_as_it_is(run, key, mode
 
 
 def test_a_nonce_is_noted_before_the_law_gets_out(run, key, model, tmp_path, monkeypatch):
-    options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x", "--law", tmp_path / "law")
+    options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x", "--record", tmp_path / "law")
 
     def fail(law, path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(commands, "save_text_law", fail)
+    monkeypatch.setattr(records, "save_record", fail)
     code, out, err = run(*options)
     assert (code, out) == (1, b"")
     assert "error: No space left on device: make room, or name another place; nonce 0 counts as used" in err
@@ -398,6 +422,14 @@ def test_help_keys_and_refusals_do_without_torch(tmp_path, arguments, code):
     assert finished.stderr.splitlines()[-1] == "imported: []"
 
 
+def test_a_receiver_without_a_model_does_without_torch(tmp_path):
+    run_command(tmp_path, ["keygen", "new.key"])
+    (tmp_path / "text").write_text("the they there " * 9)
+    finished = run_command(tmp_path, ["decode", "--scheme", "parallel", "--key", "new.key", "--nonce", "0", "text"])
+    assert finished.returncode == 3
+    assert finished.stderr.splitlines()[-1] == "imported: ['scipy']"
+
+
 def run_command(folder, arguments):
     """The command in a process of its own, which tells what it imported."""
     heavy = "[name for name in ('torch', 'transformers', 'scipy') if name in sys.modules]"
@@ -415,7 +447,7 @@ def on_a_terminal(monkeypatch, message):
     with os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
         try:
-            commands.write_message(message)
+            output.write_message(message)
         finally:
             monkeypatch.undo()
             os.set_blocking(ours, False)
@@ -438,7 +470,7 @@ def on_a_terminal(monkeypatch, message):
 )
 def test_a_message_on_a_terminal_ends_its_line(monkeypatch, capfdbinary, message, shown):
     assert on_a_terminal(monkeypatch, message) == shown
-    commands.write_message(message)
+    output.write_message(message)
     assert capfdbinary.readouterr().out == (str(message).encode() if isinstance(message, BitString) else message)
 
 
@@ -446,7 +478,7 @@ def test_a_message_on_a_terminal_ends_its_line(monkeypatch, capfdbinary, message
 def test_bytes_that_are_no_plain_text_stay_off_a_terminal(monkeypatch, capfdbinary, message):
     with pytest.raises(RuntimeError, match=f"{len(message)} bytes .* > FILE"):
         on_a_terminal(monkeypatch, message)
-    commands.write_message(message)
+    output.write_message(message)
     assert capfdbinary.readouterr().out == message
 
 
@@ -454,7 +486,7 @@ def test_a_full_disk_behind_standard_output_is_named(monkeypatch):
     with open("/dev/full", "wb", buffering=0) as full:
         monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(full))
         with pytest.raises(OSError, match="No space left") as raised:
-            commands.write_output(b"text", newline=True)
+            output.write_output(b"text", newline=True)
         monkeypatch.undo()
     assert raised.value.filename == "standard output"
 
@@ -466,10 +498,10 @@ def test_a_full_disk_behind_standard_output_is_named(monkeypatch):
             (),
             [
                 "key",
-                "nonce (tried: 0 to 15; --nonce N or --search",
+                "nonce (tried: 0 to 127; --nonce N or --search",
                 "prompt",
                 "scheme (stream)",
-                "temperature (1)",
+                "temperature (0.7)",
                 "other settings",
             ],
         ),

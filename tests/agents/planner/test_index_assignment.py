@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.planner.couplings import lend, wrong_bits
-from agents.planner.placement import place
+from agents.planner.couplings import assign_surplus, wrong_bits
+from agents.planner.index_assignment import assign_indices
 from wm_env.common.arrays import Floats, Ints
 
 
@@ -15,8 +15,8 @@ def some_loads(seed: int, states: int, count: int) -> Floats:
 
 
 def bits_wrong(loads: Floats) -> float:
-    """Expected number of wrong bits if the words of one state lend to their nearest, by a double loop."""
-    flows = lend(loads[None], np.full((1, len(loads)), 1 / len(loads)))[0]
+    """Expected number of wrong bits if the nearest words take the surplus of a state, by a double loop."""
+    flows = assign_surplus(loads[None], np.full((1, len(loads)), 1 / len(loads)))[0]
     words = range(len(flows))
     return sum(flows[v, w] * (v ^ w).bit_count() for v in words for w in words)
 
@@ -27,7 +27,7 @@ def renumbered(loads: Floats, number: Ints) -> Floats:
 
 def place_alone(loads: Floats) -> Floats:
     """The loads at their numbers if every state is a group of its own."""
-    number = place(loads, np.zeros_like(loads, dtype=np.bool_), np.arange(len(loads)), np.ones(len(loads)))
+    number = assign_indices(loads, np.zeros_like(loads, dtype=np.bool_), np.arange(len(loads)), np.ones(len(loads)))
     assert (np.sort(number, axis=1) == np.arange(loads.shape[1])).all()
     return renumbered(loads, number)
 
@@ -55,7 +55,7 @@ def test_pinned_words_move_with_their_group_and_nobody_is_worse_off_in_all(seed:
     weights = rng.dirichlet(np.ones(6))
     pinned = rng.random(loads.shape) < 0.5
     pinned[5] = False
-    number = place(loads, pinned, group, weights)
+    number = assign_indices(loads, pinned, group, weights)
     assert (np.sort(number, axis=1) == np.arange(count)).all()
     for word in range(count):
         for first, second in ((0, 2), (1, 3), (1, 4), (3, 4)):
@@ -72,7 +72,7 @@ def test_a_group_is_renumbered_as_a_whole() -> None:
     """All words of two states are pinned, and both have the same heavy word: its room must come to surround it."""
     loads = np.array([[4, 1, 1, 0, 1, 0, 0, 1]] * 2) / 8
     assert bits_wrong(loads[0]) > 3 / 8
-    number = place(loads, np.ones((2, 8), dtype=np.bool_), np.zeros(2, dtype=np.int64), np.full(2, 0.5))
+    number = assign_indices(loads, np.ones((2, 8), dtype=np.bool_), np.zeros(2, dtype=np.int64), np.full(2, 0.5))
     assert (number[0] == number[1]).all()
     assert bits_wrong(renumbered(loads, number)[0]) == pytest.approx(3 / 8)
 

@@ -1,12 +1,12 @@
-"""When a loan is used: words for candidates along the J slots of the point that draws V, many states at once.
+"""Open-shop scheduling: words for candidates at each of J values of the dither (slots), many states at once.
 
-A decoder that knows the slot (shared dither) finds every word as long as each candidate is sent for one word only in
-every slot. That is open-shop scheduling: candidates are jobs, words are machines, slots are time. States that the
-decoder cannot tell apart have one schedule for what they share.
+A decoder that knows the slot, a part of the shared key, finds every word as long as each candidate is sent for one word
+only in every slot. That is open-shop scheduling: candidates are jobs, words are machines, slots are time. States that
+the decoder cannot tell apart have one schedule for what they share.
 
-Only the candidates that some word lends need a schedule, and of these only what can be decoded rightly, which is at
-most 2^-l. One symbol after the other gets its words in all slots, and takes its share of the room there is. What finds
-no room of its own is sent wherever room is left.
+Only the candidates with surplus mass, which is sent for other words, need a schedule, and of these only what can be
+decoded rightly, which is at most 2^-l. One symbol after the other gets its words in all slots, and takes its share of
+the room there is. What finds no room of its own is sent wherever room is left.
 """
 
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agents.planner.couplings import lend
+from agents.planner.couplings import assign_surplus
 from agents.planner.word_maps import word_loads
 from wm_env.common.arrays import Floats, Ints
 
 _ROUNDING = 1e-13
 _FAR = 0.2
-"""What every wrong bit of a loan counts next to its mass, when its word is chosen."""
+"""What every wrong bit of surplus counts next to its mass, when its word is chosen."""
 _EVEN = 1e-6
 """What the room in a slot counts next to the mass that it gains."""
 
@@ -34,7 +34,7 @@ class _Jobs:
         word: its own word, the same in all rows of a symbol.
         weight: of the state.
         own: mass to be sent for the own word.
-        lent: mass to be sent for others.
+        surplus: mass to be sent for other words.
         first: first row of every symbol, shape (symbols,).
     """
 
@@ -43,7 +43,7 @@ class _Jobs:
     word: Ints
     weight: Floats
     own: Floats
-    lent: Floats
+    surplus: Floats
     first: Ints
 
     @property
@@ -57,9 +57,9 @@ class _Jobs:
         sizes = ends[chosen + 1] - ends[chosen]
         first = np.cumsum(sizes) - sizes
         rows = np.arange(sizes.sum()) + np.repeat(ends[chosen] - first, sizes)
-        columns = (self.state, self.place, self.word, self.weight, self.own, self.lent)
-        state, place, word, weight, own, lent = (column[rows] for column in columns)
-        return _Jobs(state, place, word, weight, own, lent, first)
+        columns = (self.state, self.place, self.word, self.weight, self.own, self.surplus)
+        state, place, word, weight, own, surplus = (column[rows] for column in columns)
+        return _Jobs(state, place, word, weight, own, surplus, first)
 
 
 @dataclass
@@ -69,42 +69,42 @@ class _Shop:
     Attributes:
         sent: P(x, w, j), shape (N, Q, 2^l, J).
         room: what is left of every word and slot, shape (N, 2^l, J).
-        borrowable: how much of the room of a word is for candidates of other words, shape (N, 2^l).
+        foreign_room: how much of the room of a word is for candidates of other words, shape (N, 2^l).
     """
 
     sent: Floats
     room: Floats
-    borrowable: Floats
+    foreign_room: Floats
 
     def add(self, jobs: _Jobs, masses: Floats, sign: int = 1) -> None:
         """Send masses (m, 2^l, J) of candidates; with sign -1 take them back."""
         rows = np.arange(len(masses))
-        borrowed = masses.sum(2)
-        borrowed[rows, jobs.word] = 0
+        foreign = masses.sum(2)
+        foreign[rows, jobs.word] = 0
         self.sent[jobs.state, jobs.place] += sign * masses
         self.room[jobs.state] = np.maximum(self.room[jobs.state] - sign * masses, 0)
-        self.borrowable[jobs.state] = np.maximum(self.borrowable[jobs.state] - sign * borrowed, 0)
+        self.foreign_room[jobs.state] = np.maximum(self.foreign_room[jobs.state] - sign * foreign, 0)
 
 
-def slot_channel(law: Floats, words: Ints, flows: Floats, slots: int, seen: Ints, weights: Floats) -> Floats:
+def scheduled_channel(law: Floats, words: Ints, flows: Floats, slots: int, seen: Ints, weights: Floats) -> Floats:
     """P(x | w, j), shape (N, 2^l, J, Q): word w, and slot j of J equal parts of the point that draws V.
 
-    The average over w and j is q, and every word keeps what it does not lend. Loans go where F says, except those that
-    find no slot there in which a decoder that knows the slot is right about them. Own use of a candidate is packed into
-    few slots, its loans are not: hardly a slot is as sure of them as a slot of their own word, so that likelihoods
-    point to the own word.
+    The average over w and j is q, and every word keeps what is no surplus. Surplus goes where F says, except what finds
+    no slot there in which a decoder that knows the slot is right about it. What a candidate sends for its own word is
+    packed into few slots, its surplus is not: hardly a slot is as sure of it as a slot of the own word, so that
+    likelihoods point to the own word.
 
     Args:
         law: q(x|s), shape (N, Q).
         words: word of every candidate, shape (N, Q), -1 where the law is 0.
-        flows: F(v, w), see `lend`.
+        flows: F(v, w), see `assign_surplus`.
         slots: J >= 1.
         seen: number of what the decoder sees of a candidate, shape (N, Q); one word in all states.
         weights: how much the states count, shape (N,).
     """
     states, count = flows.shape[:2]
     own = law - _cut(law, words, flows.sum(2), seen)
-    jobs = _lent_symbols(law, own, words, seen, weights, 1 / count)
+    jobs = _surplus_symbols(law, own, words, seen, weights, 1 / count)
     room = np.full((states, count, slots), 1 / (count * slots))
     shop = _Shop(np.zeros((*law.shape, count, slots)), room, flows.sum(1))
     rest = flows.copy()
@@ -120,18 +120,18 @@ def slot_channel(law: Floats, words: Ints, flows: Floats, slots: int, seen: Ints
     return by_word
 
 
-def _cut(law: Floats, words: Ints, lent: Floats, seen: Ints) -> Floats:
-    """The mass that every candidate gives to its word's loans, shape (N, Q), one after the other.
+def _cut(law: Floats, words: Ints, surplus: Floats, seen: Ints) -> Floats:
+    """What every candidate contributes to the surplus of its word, shape (N, Q), one after the other.
 
-    Candidates above 2^-l are lent last, since nothing of their excess is decoded rightly; of the others first those
-    with the least mass in all states together, so that the states lend the same ones.
+    Candidates above 2^-l come last, since nothing of their excess is decoded rightly; of the others first those with
+    the least mass in all states together, so that all states choose the same ones.
     """
     present = words >= 0
     mass_of = np.bincount(seen[present], law[present])
     in_all = np.where(present, mass_of[np.where(present, seen, 0)], 0)
-    order = np.lexsort((in_all, law > 1 / lent.shape[1] + _ROUNDING), axis=1)
+    order = np.lexsort((in_all, law > 1 / surplus.shape[1] + _ROUNDING), axis=1)
     mass, word = np.take_along_axis(law, order, axis=1), np.take_along_axis(words, order, axis=1)
-    wanted = np.take_along_axis(lent, np.maximum(word, 0), axis=1) - _before(mass, word, lent.shape[1])
+    wanted = np.take_along_axis(surplus, np.maximum(word, 0), axis=1) - _before(mass, word, surplus.shape[1])
     cut = np.empty_like(law)
     np.put_along_axis(cut, order, np.clip(wanted, 0, mass), axis=1)
     return cut
@@ -144,22 +144,22 @@ def _before(mass: Floats, words: Ints, count: int) -> Floats:
     return before
 
 
-def _lent_symbols(law: Floats, own: Floats, words: Ints, seen: Ints, weights: Floats, cap: float) -> _Jobs:
-    """The candidates of all symbols of which some state lends what could be decoded rightly.
+def _surplus_symbols(law: Floats, own: Floats, words: Ints, seen: Ints, weights: Floats, cap: float) -> _Jobs:
+    """The candidates of all symbols of which some state has surplus that could be decoded rightly.
 
     Symbols of several states come first, in both groups those of most mass.
     """
     state, place = np.nonzero(words >= 0)
-    lent = np.where(law > cap + _ROUNDING, 0, law - own)[state, place]
+    surplus = np.where(law > cap + _ROUNDING, 0, law - own)[state, place]
     symbol = np.unique(seen[state, place], return_inverse=True)[1]
     by_symbol = np.argsort(symbol, kind="stable")
-    state, place, lent, symbol = state[by_symbol], place[by_symbol], lent[by_symbol], symbol[by_symbol]
+    state, place, surplus, symbol = state[by_symbol], place[by_symbol], surplus[by_symbol], symbol[by_symbol]
     first = np.flatnonzero(np.diff(symbol, prepend=-1))
-    jobs = _Jobs(state, place, words[state, place], weights[state], np.minimum(own[state, place], cap), lent, first)
+    jobs = _Jobs(state, place, words[state, place], weights[state], np.minimum(own[state, place], cap), surplus, first)
     single = np.diff(first, append=len(state)) == 1
     mass = np.add.reduceat(jobs.weight * law[state, place], first)
     order = np.lexsort((-mass, single))
-    return jobs.of_symbols(order[np.maximum.reduceat(lent, first)[order] > _ROUNDING])
+    return jobs.of_symbols(order[np.maximum.reduceat(surplus, first)[order] > _ROUNDING])
 
 
 def _rounds(jobs: _Jobs, states: int) -> Iterator[Ints]:
@@ -175,16 +175,16 @@ def _rounds(jobs: _Jobs, states: int) -> Iterator[Ints]:
         yield np.flatnonzero(number == batch)
 
 
-def _schedule(jobs: _Jobs, room: Floats, lendable: Floats) -> Floats:
+def _schedule(jobs: _Jobs, room: Floats, admissible: Floats) -> Floats:
     """The masses of candidates in all words and slots, shape (m, 2^l, J), of symbols that have no common state.
 
     Args:
         jobs: the candidates.
         room: what is left in the words and slots of their states, shape (m, 2^l, J).
-        lendable: the most that other words may take of a candidate, shape (m, 2^l), 0 at its own word.
+        admissible: the most that other words may take of a candidate, shape (m, 2^l), 0 at its own word.
     """
     rows, words = np.arange(len(room)), np.arange(room.shape[1])
-    placed, masses = _assign(jobs, room, lendable)
+    placed, masses = _assign(jobs, room, admissible)
     part = room * (placed[jobs.symbol][:, None] == words[:, None])
     total = part.sum(2)
     sent: Floats = part * np.divide(masses, total, out=np.zeros_like(total), where=total > 0)[:, :, None]
@@ -203,7 +203,7 @@ def _pack(mass: Floats, room: Floats) -> Floats:
     return taken
 
 
-def _assign(jobs: _Jobs, room: Floats, lendable: Floats) -> tuple[Ints, Floats]:
+def _assign(jobs: _Jobs, room: Floats, admissible: Floats) -> tuple[Ints, Floats]:
     """The word of every symbol in every slot, and what each word takes of a candidate.
 
     Step by step the slot and the word by which most mass finds a place, near words before far ones, less what the own
@@ -220,14 +220,14 @@ def _assign(jobs: _Jobs, room: Floats, lendable: Floats) -> tuple[Ints, Floats]:
     least = _EVEN / slots * np.add.reduceat(jobs.weight, jobs.first) * room.max(initial=0)
     spare = np.add.reduceat(weight * room, jobs.first)
     placed = np.tile(own_word[:, None], slots)
-    masses = np.zeros_like(lendable)
+    masses = np.zeros_like(admissible)
     near = 1 - _FAR * np.bitwise_count(jobs.word[:, None] ^ np.arange(room.shape[1]))
-    lent, own_room = jobs.lent.copy(), room[rows, jobs.word]
+    surplus, own_room = jobs.surplus.copy(), room[rows, jobs.word]
     for _ in range(slots):
         open_slots = placed == own_word[:, None]
         left = own_room * open_slots[symbol]
         lost = np.maximum(left - np.maximum(left.sum(1) - jobs.own, 0)[:, None], 0)
-        found = np.minimum(np.minimum(lent[:, None], lendable - masses)[:, :, None], room)
+        found = np.minimum(np.minimum(surplus[:, None], admissible - masses)[:, :, None], room)
         gain = np.add.reduceat(weight * (near[:, :, None] * found - lost[:, None]), jobs.first)
         score = np.where(open_slots[:, None], gain + _EVEN * spare, -np.inf).reshape(len(gain), -1)
         word, slot = np.divmod(score.argmax(1), slots)
@@ -237,27 +237,27 @@ def _assign(jobs: _Jobs, room: Floats, lendable: Floats) -> tuple[Ints, Floats]:
         placed[better, slot[better]] = word[better]
         taken = np.where(better[symbol], found[rows, word[symbol], slot[symbol]], 0)
         masses[rows, word[symbol]] += taken
-        lent -= taken
+        surplus -= taken
     return placed, masses
 
 
 def _try_again(jobs: _Jobs, shop: _Shop) -> None:
-    """Schedule anew what has not found all its room, and lend it to any word."""
+    """Schedule anew what has not found all its room, for any word."""
     masses = shop.sent[jobs.state, jobs.place]
-    missing = jobs.own + jobs.lent - masses.sum((1, 2))
+    missing = jobs.own + jobs.surplus - masses.sum((1, 2))
     again = np.flatnonzero(np.maximum.reduceat(missing, jobs.first) > _ROUNDING)
     if len(again):
         some = jobs.of_symbols(again)
         shop.add(some, shop.sent[some.state, some.place], sign=-1)
-        lendable = shop.borrowable[some.state]
-        lendable[np.arange(len(lendable)), some.word] = 0
-        shop.add(some, _schedule(some, shop.room[some.state], lendable))
+        admissible = shop.foreign_room[some.state]
+        admissible[np.arange(len(admissible)), some.word] = 0
+        shop.add(some, _schedule(some, shop.room[some.state], admissible))
 
 
 def _fill(shop: _Shop, law: Floats, own: Floats, words: Ints) -> None:
     """Send the other candidates for their own words, and then what is left, evenly wherever there is room.
 
-    So no slot of a word is for a loan alone unless the whole word is.
+    So no slot of a word is for surplus alone unless the whole word is.
     """
     bits = shop.room.shape[1].bit_length() - 1
     state, place = np.nonzero((words >= 0) & ~shop.sent.any((2, 3)))
@@ -269,7 +269,7 @@ def _fill(shop: _Shop, law: Floats, own: Floats, words: Ints) -> None:
 
     left = np.maximum(law - shop.sent.sum((2, 3)), 0)
     loads, capacity = word_loads(words, left, bits), shop.room.sum(2)
-    flows = lend(loads, capacity)
+    flows = assign_surplus(loads, capacity)
     number = np.arange(1 << bits)
     flows[:, number, number] = loads - flows.sum(2)
     of_word = np.take_along_axis(loads, np.maximum(words, 0), axis=1)

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.planner.couplings import lend
-from agents.planner.schedules import slot_channel
+from agents.planner.couplings import assign_surplus
+from agents.planner.open_shop import scheduled_channel
 from agents.planner.word_maps import map_words, word_loads
 from wm_env.common.arrays import Floats, Ints
 from wm_env.synthetic import gaussian_pmf, synthetic_tree
@@ -16,9 +16,9 @@ ENTROPIES = st.sampled_from([0.8, 2.0, 3.0, 3.8, 4.2])
 def channel_of(law: Floats, words: Ints, message_bits: int, slots: int, seen: Ints | None = None) -> Floats:
     """The channel of equally likely states, by default of a decoder that knows the state."""
     loads = word_loads(words, law, message_bits)
-    flows = lend(loads, np.full_like(loads, 0.5**message_bits))
+    flows = assign_surplus(loads, np.full_like(loads, 0.5**message_bits))
     seen = np.arange(law.size).reshape(law.shape) if seen is None else seen
-    return slot_channel(law, words, flows, slots, seen, np.full(len(law), 1 / len(law)))
+    return scheduled_channel(law, words, flows, slots, seen, np.full(len(law), 1 / len(law)))
 
 
 def best_states(seed: int, entropy: float, message_bits: int, states: int = 3) -> tuple[Floats, Ints]:
@@ -77,7 +77,7 @@ def test_sixteen_slots_reach_the_limit_of_shared_keys(seed: int, entropy: float,
 
 
 def test_own_and_lent_use_of_a_candidate_never_meet_in_a_slot() -> None:
-    """Ten equal candidates for four words: two of them lend half of one candidate each."""
+    """Ten equal candidates for four words: half of one candidate is surplus in two of them."""
     law = np.full((1, 10), 0.1)
     words = np.array([[0, 0, 0, 1, 1, 1, 2, 2, 3, 3]])
     channel = channel_of(law, words, 2, 16)[0]
@@ -89,21 +89,21 @@ def test_own_and_lent_use_of_a_candidate_never_meet_in_a_slot() -> None:
 
 
 def test_small_candidates_are_lent_first_and_heavy_and_shared_ones_last() -> None:
-    """Word 0 of the first state lends 0.1, and the candidates of the second state have one word each."""
+    """Word 0 of the first state has a surplus of 0.1, and the candidates of the second state have one word each."""
     law = np.array([[0.2, 0.15, 0.25, 0.2, 0.2], [0.25, 0.25, 0.25, 0.25, 0.0]])
     words = np.array([[0, 0, 1, 2, 3], [0, 1, 2, 3, -1]])
     alone = np.array([[0, 1, 2, 3, 4], [10, 11, 12, 13, -1]])
     shared = np.array([[0, 1, 2, 3, 4], [1, 11, 12, 13, -1]])
-    for seen, masses, lender in ((alone, [0.2, 0.15], 1), (shared, [0.2, 0.15], 0), (alone, [0.05, 0.3], 0)):
+    for seen, masses, giving in ((alone, [0.2, 0.15], 1), (shared, [0.2, 0.15], 0), (alone, [0.05, 0.3], 0)):
         law[0, :2] = masses
         elsewhere = channel_of(law, words, 2, 10, seen)[0, 1:, :, :2].sum((0, 1))
-        assert elsewhere[lender] > 0.1
+        assert elsewhere[giving] > 0.1
         if masses == [0.2, 0.15]:
             assert np.count_nonzero(elsewhere) == 1
 
 
 def test_states_that_share_what_they_lend_have_one_schedule() -> None:
-    """Both states have 0.14 twice on word 0 and share both; one lends to word 1 and the other to word 2."""
+    """Both states have 0.14 twice on word 0 and share both; word 1 takes surplus of one, word 2 of the other."""
     law = np.array([[0.14, 0.14, 0.22, 0.25, 0.25], [0.14, 0.14, 0.25, 0.22, 0.25]])
     words = np.array([[0, 0, 1, 2, 3], [0, 0, 1, 2, 3]])
     seen = np.array([[0, 1, 2, 3, 4], [0, 1, 5, 6, 7]])

@@ -1,4 +1,4 @@
-"""Numbers for words such that what a word lends goes to its Hamming neighbours, for few wrong bits.
+"""Index assignment: numbers for words such that surplus mass goes to Hamming neighbours, for few wrong bits.
 
 Which candidates share a word decides how many blocks are wrong; how the words are numbered only how many bits are. The
 words of a state can be renumbered at will, except those with candidates of other states as well: these have one
@@ -56,7 +56,7 @@ class _Numbering:
             of_number[[[first], [second]], rows] = of_number[[[second], [first]], rows]
 
 
-def place(loads: Floats, pinned: NDArray[np.bool_], group: Ints, weights: Floats) -> Ints:
+def assign_indices(loads: Floats, pinned: NDArray[np.bool_], group: Ints, weights: Floats) -> Ints:
     """New numbers for the words, shape (N, 2^l), a permutation in every row, the same for a group's pinned words.
 
     Three starts, the best one for each group of states: the numbers that the words have, the fullest words far from

@@ -1,0 +1,201 @@
+"""The receiver: a text in; its payload, a p-value and the marked parts out. No model, no torch.
+
+    receiver = Receiver(load_key(path), read_text_tokenizer(EMBEDDED))
+    receiver.decode(text).payload
+
+The pilots say where on the tape the text stands: first compared with the beginnings of the nonces, which is cheap, then
+anywhere (`polar.text.schemes.robust.finding`). `polar.text.schemes.robust.payload` does the rest.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from polar.text.keys import Key
+from polar.text.schemes.robust.alignment import EDIT_MODELS, align, start_law
+from polar.text.schemes.robust.finding import Found, find_starts, mean_log2, scan
+from polar.text.schemes.robust.likelihood import load_likelihoods
+from polar.text.schemes.robust.payload import QUICK, THOROUGH, Attempt, read_payload
+from polar.text.schemes.robust.places import Place, Stretch
+from polar.text.schemes.robust.randomness import LANES, Randomness
+from polar.text.schemes.robust.settings import RobustSettings
+from polar.text.schemes.robust.tape import SEGMENT
+from polar.text.schemes.robust.words import SplitText, as_letters, split_text
+from wm_env.common.arrays import Floats
+from wm_env.lm.tokenizer import TextTokenizer
+
+MOST_CHARACTERS = 200_000
+"""Longer texts are refused."""
+
+FIRST_NONCES = range(128)
+"""Nonces that a receiver looks for if it is told nothing."""
+
+_BEFORE, _BEHIND = 600, 250
+"""Words on both sides of a find that are read with it: it is mostly near the end of what is marked."""
+
+_LONGEST = 1500
+"""Words of a text that are read from its beginning."""
+
+_SPARE = 64
+"""Words of the tape beyond the length of the text, for deleted ones."""
+
+
+@dataclass(frozen=True)
+class Detection:
+    """Whether a text is marked with a key, and where.
+
+    Attributes:
+        score: evidence that it is, in bits: log2 of an e-value.
+        p_value: bound on the probability that a text made without the key looks as much like a marked one, in [0, 1].
+            Conservative: over the key, at most a share x of texts gets x or less.
+        marked: probability of each token that it is the sender's, shape (tokens,).
+        spans: where each token stands in the text, as characters.
+    """
+
+    score: float
+    p_value: float
+    marked: Floats = field(repr=False)
+    spans: list[tuple[int, int]] = field(repr=False)
+
+    def parts(self, least: float = 0.5, gap: int = 12) -> list[tuple[int, int]]:
+        """Marked parts as ranges of characters: tokens of probability `least` or more, at most `gap` tokens apart."""
+        parts: list[tuple[int, int]] = []
+        last = 0
+        for number in np.flatnonzero(self.marked >= least).tolist():
+            start, end = self.spans[number]
+            if parts and number - last <= gap:
+                parts[-1] = (parts[-1][0], end)
+            else:
+                parts.append((start, end))
+            last = number
+        return parts
+
+
+@dataclass(frozen=True)
+class Reading(Detection):
+    """The same, and the message.
+
+    Attributes:
+        payload: the bits; None if there is no message.
+        nonce: of the message; None if there is none.
+        check_log2: evidence of the message's check, in bits; 0 without a message.
+        attempts: candidates whose check was compared.
+    """
+
+    payload: tuple[int, ...] | None = None
+    nonce: int | None = None
+    check_log2: float = 0.0
+    attempts: int = 0
+
+
+class Receiver:
+    """Reads texts.
+
+    Args:
+        key: the shared secret.
+        tokenizer: the model's.
+        settings: as the sender's.
+        nonces: those that are looked for, one after the other; each costs time.
+    """
+
+    def __init__(
+        self,
+        key: Key,
+        tokenizer: TextTokenizer,
+        settings: RobustSettings | None = None,
+        nonces: range = FIRST_NONCES,
+    ) -> None:
+        if not len(nonces) or nonces.step != 1 or nonces.start < 0:
+            raise ValueError(f"nonces={nonces}: a range of whole numbers from 0 on is needed, such as range(128)")
+        self.settings = settings or RobustSettings()
+        self.nonces = nonces
+        self._tokenizer = tokenizer
+        self._letters = as_letters(tokenizer.strings)
+        self._randomness = Randomness(key, self.settings.purpose)
+        self._tables = load_likelihoods()
+
+    def detect(self, text: str) -> Detection:
+        """What the pilots say about a text.
+
+        Raises:
+            ValueError: the text is longer than `MOST_CHARACTERS`.
+        """
+        spans, words = self._split(text)
+        marked = np.zeros(len(words.token))
+        if not words.words:
+            return Detection(0.0, 1.0, marked, spans)
+        founds = [look(self._randomness, self._tables, words, self.nonces) for look in (find_starts, scan)]
+        best = max(founds, key=lambda found: found.words[0][1])
+        part = _part(words, best)
+        place, begin = self._place(_cut(words, part), best, best.words[0][0])
+        kept = align(place.pilots().ratios(), EDIT_MODELS[1], begin).kept
+        marked[part] = kept[place.text.word]
+        score = mean_log2([found.log2_evidence for found in founds])
+        return Detection(score, min(1.0, 2.0**-score), marked, spans)
+
+    def decode(self, text: str) -> Reading:
+        """The message of a text, how sure it is that the text is marked, and where.
+
+        Raises:
+            ValueError: the text is longer than `MOST_CHARACTERS`.
+        """
+        spans, words = self._split(text)
+        marked = np.zeros(len(words.token))
+        if not words.words:
+            return Reading(0.0, 1.0, marked, spans)
+        scores, attempts, surest = [], 0, -math.inf
+        for look in (find_starts, scan):
+            found = look(self._randomness, self._tables, words, self.nonces)
+            scores.append(found.log2_evidence)
+            part = _part(words, found)
+            text_part = _cut(words, part)
+            for nonce, attempt in self._attempts(text_part, found):
+                attempts += attempt.compared
+                if attempt.payload is not None:
+                    marked[:] = 0.0
+                    marked[part] = attempt.alignment.kept[text_part.word]
+                    # What was not looked at counts as no evidence, for half of the weight.
+                    score = mean_log2([*scores, -math.inf][:2])
+                    p_value = min(1.0, 2 * 2.0**-score, 2 * attempts * 2.0**-attempt.check_log2)
+                    return Reading(score, p_value, marked, spans, attempt.payload, nonce, attempt.check_log2, attempts)
+                if attempt.alignment.log2_evidence > surest:
+                    surest, marked[:] = attempt.alignment.log2_evidence, 0.0
+                    marked[part] = attempt.alignment.kept[text_part.word]
+        score = mean_log2(scores)
+        return Reading(score, min(1.0, 2 * 2.0**-score), marked, spans, attempts=attempts)
+
+    def _split(self, text: str) -> tuple[list[tuple[int, int]], SplitText]:
+        if len(text) > MOST_CHARACTERS:
+            raise ValueError(f"a text of {len(text)} characters: at most {MOST_CHARACTERS} are read, give a part of it")
+        tokens, spans = self._tokenizer.encode_with_spans(text)
+        return spans, split_text(tokens, self._letters, self.settings.by_token)
+
+    def _attempts(self, text: SplitText, found: Found) -> Iterator[tuple[int, Attempt]]:
+        """Quick tries of the likely nonces, then thorough ones."""
+        for effort in (QUICK, THOROUGH):
+            for word, _ in found.words:
+                place, begin = self._place(text, found, word)
+                yield word // SEGMENT, read_payload(place, begin, effort, self.settings.check_bits)
+
+    def _place(self, text: SplitText, found: Found, word: int) -> tuple[Place, Floats]:
+        """The text over the words of the tape that it may hold, and where it may begin."""
+        first = word if found.from_start else max(word - _BEFORE - _SPARE, SEGMENT * self.nonces.start) // LANES * LANES
+        size = (text.words if found.from_start else word - first + _BEHIND) + _SPARE
+        size = min(-(-size // LANES) * LANES, SEGMENT * self.nonces.stop - first)
+        stretch = Stretch(first, size, self.settings.payload_bits)
+        begin = start_law(size, 0 if found.from_start else None)
+        return Place(self._randomness, self._tables[found.table], text, stretch), begin
+
+
+def _part(words: SplitText, found: Found) -> slice:
+    """The tokens that are read: the words around a find, or the beginning of a text."""
+    first, behind = (0, _LONGEST) if found.from_start else (found.centre - _BEFORE, found.centre + _BEHIND)
+    start, stop = np.searchsorted(words.word, [first, behind])
+    return slice(int(start), int(stop))
+
+
+def _cut(words: SplitText, part: slice) -> SplitText:
+    word = words.word[part]
+    return SplitText(words.token[part], word - word[0], words.slot[part], words.opens[part], words.kind[part])
