@@ -111,13 +111,13 @@ def _parse(default: RunSettings) -> tuple[Options, RunSettings]:
     for field in dataclasses.fields(RunSettings):
         kind: Any = field.type
         if field.name in agent.lacks:
-            kind = tyro.conf.Suppress[tyro.conf.Fixed[kind]]
+            kind = tyro.conf.Suppress[tyro.conf.Fixed[kind]]  # type: ignore[misc]
         if field.name == "agent":
             kind = Annotated[Literal[tuple(AGENTS)], tyro.conf.arg(help=about)]
         if field.name == "constants":
             kind = Annotated[type(default.constants), tyro.conf.arg(name=default.constants.section)]
             if not default.constants.section:
-                kind = tyro.conf.Suppress[tyro.conf.Fixed[kind]]
+                kind = tyro.conf.Suppress[tyro.conf.Fixed[kind]]  # type: ignore[misc]
         fields.append((field.name, kind, dataclasses.field(default=getattr(default, field.name))))
     settings_kind = dataclasses.make_dataclass("Settings", fields, frozen=True)
     settings_kind.__doc__ = RunSettings.__doc__
@@ -133,7 +133,7 @@ def _parse(default: RunSettings) -> tuple[Options, RunSettings]:
         frozen=True,
     )
     options_kind.__doc__ = Options.__doc__
-    given = tyro.cli(options_kind, description=__doc__, config=(tyro.conf.FlagCreatePairsOff,))
+    given: Any = tyro.cli(options_kind, description=__doc__, config=(tyro.conf.FlagCreatePairsOff,))
     settings = RunSettings(**{name: getattr(given.settings, name) for name, *_ in fields})
     return Options(given.preset, given.run, given.resume), settings
 

@@ -1,8 +1,8 @@
 """Ten rules for a cost limit on twenty problems whose optimum is certified: python benchmarks/constrained.py --help.
 
-All rules drive one learner: Gaussian logits of the marginals q(x|s), a table of means, the score-function gradient with
-credit by state, copies in pairs with opposite noise, Adam. Rates, costs and the optimum are exact. Rows go to a CSV file
-as they are finished, and rows that it has already are not run again.
+All rules drive one learner: Gaussian logits of the marginals q(x|s), a table of means, the score-function gradient
+with credit by state, copies in pairs with opposite noise, Adam. Rates, costs and the optimum are exact. Rows go to a
+CSV file as they are finished, and rows that it has already are not run again.
 """
 
 import csv
@@ -183,7 +183,7 @@ def run(problem: Problem, rule_name: str, seed: int, options: Options) -> Row:
         for number in blocks:
             gains = torch.from_numpy(gained[number, :-1])
             combined = (reward_weight * gains[..., 0] - cost_weight * gains[..., 1]) / scale
-            score = noises[number][:-1].unflatten(1, (combined.shape[1], -1)) / std
+            score = noises[number][:-1].view(*combined.shape, -1) / std
             means[number].grad = -(combined[..., None] * score).mean(0).flatten()[None]
         optimiser.step()
     return summarise(problem, rule_name, seed, curve, optimum.rate, options, time.perf_counter() - begin)
@@ -258,7 +258,7 @@ def table(rows: list[Row]) -> Iterator[str]:
             by_problem[row.problem].append(row)
 
         def median(value: Any, groups: Any = by_problem) -> float:
-            return statistics.median(statistics.mean(map(value, group)) for group in groups.values())
+            return float(statistics.median(statistics.mean(map(value, group)) for group in groups.values()))
 
         limits = {problem.name: problem.epsilon for problem in PROBLEMS}
         closed = median(lambda row: 100 * (1 - row.best_gap / row.cover_gap))

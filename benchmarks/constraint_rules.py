@@ -1,9 +1,9 @@
 """Rules for one cost limit: from the costs that were seen to the weights of the gradients of rate and cost.
 
 Every rule is told the mean cost of a rollout's episodes and answers with (w_r, w_c); the learner then ascends
-(w_r grad J_r - w_c grad J_c) / (w_r + w_c). What a published method has beyond that, such as a trust region, it does not
-have here: the rules are compared, not the learners they come from. Constants are the papers' or their reference code's
-where these have the units of this problem, and else the ones that did best on the environment's default problem.
+(w_r grad J_r - w_c grad J_c) / (w_r + w_c). What a published method has beyond that, such as a trust region, it does
+not have here: the rules are compared, not the learners they come from. Constants are the papers' or their reference
+code's where these have the units of this problem, and else the ones that did best on the environment's default problem.
 """
 
 from collections.abc import Callable
@@ -103,7 +103,8 @@ class CRPO:
 
 @dataclass
 class P3O:
-    """Zhang et al. (2022): an exact penalty, kappa max(0, cost - epsilon), whose kappa is larger than the multiplier."""
+    """Zhang et al. (2022): an exact penalty, kappa max(0, cost - epsilon), whose kappa is larger than the
+    multiplier."""
 
     kappa: float = 20.0
 
@@ -113,7 +114,8 @@ class P3O:
 
 @dataclass
 class IPO:
-    """Liu et al. (2020): the log barrier ln(epsilon - cost) / t. It has no answer beyond the limit; there, the cost alone."""
+    """Liu et al. (2020): the log barrier ln(epsilon - cost) / t. It has no answer beyond the limit; there, the cost
+    alone."""
 
     sharpness: float = 20.0
 

@@ -33,7 +33,8 @@ with quitting_on_interrupt(__name__):
     from polar.text.sources import open_vocabulary
     from wm_env.common.files import read_text
     from wm_env.common.json_values import parse_json, read_as
-    from wm_env.lm.models.load import EMBEDDED, load_lm
+    from wm_env.lm.models.folder import EMBEDDED
+    from wm_env.lm.models.load import load_lm
     from wm_env.lm.prompts import read_prompts
     from wm_env.lm.tokenizer import read_text_tokenizer
 

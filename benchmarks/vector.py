@@ -1,8 +1,8 @@
 """Steps per second of many copies, batched and in Stable-Baselines3's DummyVecEnv: python benchmarks/vector.py [TREE].
 
 Both play the same simplex actions, alternating in one process; both reset finished episodes in the same step. One row
-of the table per size of the problem, the second is the environment's default. With --device cuda the batch is of tensors
-on that device (`wm_env.tensor_env`), and the largest difference between its rewards and costs and those of
+of the table per size of the problem, the second is the environment's default. With --device cuda the batch is of
+tensors on that device (`wm_env.tensor_env`), and the largest difference between its rewards and costs and those of
 DummyVecEnv is told.
 """
 

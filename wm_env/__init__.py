@@ -1,7 +1,7 @@
 """The problem: from a language model to a constrained Markov decision process.
 
-Importing this package registers `CovertWatermarkEnv-v0` and `CovertWatermarkText-v0` and does nothing else: no torch, no files.
-Worker processes find the environment by its long id, `wm_env:CovertWatermarkEnv-v0`.
+Importing this package registers `CovertWatermarkEnv-v0` and `CovertWatermarkText-v0` and does nothing else: no torch,
+no files. Worker processes find the environment by its long id, `wm_env:CovertWatermarkEnv-v0`.
 """
 
 from gymnasium.envs.registration import register

@@ -1,7 +1,7 @@
 """Where a text can go: contexts, their covers, and what follows from a candidate. Sources of `CovertWatermarkText-v0`.
 
-A source never lists its contexts: a text of 64 blocks with 20 candidates each has 20^64 of them. A tree and a chain look
-them up in tables; a language model computes them when a text gets there, and keeps the latest.
+A source never lists its contexts: a text of 64 blocks with 20 candidates each has 20^64 of them. A tree and a chain
+look them up in tables; a language model computes them when a text gets there, and keeps the latest.
 """
 
 from collections.abc import Hashable, Sequence
@@ -28,8 +28,11 @@ class Contexts(Protocol):
 
     candidates: int
     block_length: int
-    depth: int | None
     fingerprint: str
+
+    @property
+    def depth(self) -> int | None:
+        """See the class."""
 
     def start(self, uniform: float) -> Hashable:
         """The context of the prompt at this point, in [0, 1), of the prior's distribution function."""
@@ -65,7 +68,8 @@ class TreeContexts:
 
     def follow(self, context: Hashable, candidate: int) -> tuple[int, int]:
         """See `Contexts`."""
-        number, row = context  # type: ignore[misc]
+        assert isinstance(context, tuple)
+        number, row = context
         return number + 1, int(self.tree.blocks[number].child[row, candidate])
 
     def bound(self, blocks: int, labels: int, epsilon: float, gamma: float) -> RateBound:
@@ -129,6 +133,7 @@ class ChainContexts:
 
     def follow(self, context: Hashable, candidate: int) -> int:
         """See `Contexts`."""
+        assert isinstance(context, int)
         return int(self.chain.child[context, candidate])
 
     def bound(self, blocks: int, labels: int, epsilon: float, gamma: float) -> RateBound:

@@ -1,9 +1,9 @@
 """One label for every candidate: the family of laws in which U is a function of X.
 
-A law of this family is a marginal q(x|s) and a labelling u = f(x) that every state shares. The decoder reads U off X, so
-I(U;X) - I(U;S) = H(U|S), and if f is injective on the candidates of every state that is H_q(X|S), the most that any law
-with this marginal has (see `wm_env.optimum`). So an agent that acts in this family needs N Q numbers instead of
-N M (1 + Q), and loses nothing as long as the labels suffice for a proper colouring.
+A law of this family is a marginal q(x|s) and a labelling u = f(x) that every state shares. The decoder reads U off X,
+so I(U;X) - I(U;S) = H(U|S), and if f is injective on the candidates of every state that is H_q(X|S), the most that any
+law with this marginal has (see `wm_env.optimum`). So an agent that acts in this family needs N Q numbers instead of N M
+(1 + Q), and loses nothing as long as the labels suffice for a proper colouring.
 """
 
 import torch

@@ -1,5 +1,6 @@
 """Acting with marginals: the law of the text in every state, with labels that are fixed beforehand."""
 
+import math
 from typing import Any
 
 import gymnasium as gym
@@ -57,10 +58,10 @@ def log_jacobian(log_marginal: Tensor) -> Tensor:
     Returns:
         shape (...).
     """
-    return log_marginal.sum(-1) + np.log(log_marginal.shape[-1])
+    return log_marginal.sum(-1) + math.log(log_marginal.shape[-1])
 
 
-class MarginalLogits(gym.ActionWrapper[Any, NDArray[np.float32], NDArray[np.float32]]):
+class MarginalLogits(gym.ActionWrapper[Any, NDArray[np.float32], NDArray[np.float32]], gym.utils.RecordConstructorArgs):
     """Take logits of the marginals q(x|s) instead of laws; labels come from `wm_env.labelling`.
 
     The action becomes a flat `Box(-bound, bound, (N Q,))`, the logit of candidate x of state s at s Q + x. It plays
@@ -76,7 +77,8 @@ class MarginalLogits(gym.ActionWrapper[Any, NDArray[np.float32], NDArray[np.floa
     """
 
     def __init__(self, env: gym.Env[Any, NDArray[np.float32]], bound: float = 20.0):
-        super().__init__(env)
+        gym.utils.RecordConstructorArgs.__init__(self, bound=bound)
+        gym.ActionWrapper.__init__(self, env)
         raw = env.unwrapped
         if not isinstance(raw, CovertWatermarkEnv) or not isinstance(env.action_space, ProductOfSimplices):
             raise TypeError(f"MarginalLogits wraps CovertWatermarkEnv-v0, not {env}")

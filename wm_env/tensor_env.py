@@ -67,7 +67,7 @@ class Recorded:
 
     def __init__(self, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor):
         self._inputs = tuple(one.clone(memory_format=torch.contiguous_format) for one in inputs)
-        beside = torch.cuda.Stream()
+        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):
             function(*self._inputs)  # kernels are loaded and workspaces made before the recording

@@ -119,7 +119,7 @@ class CovertWatermarkText(gym.Env[Observation, NDArray[Any]]):
     context, and the next context follows from a block that is drawn from the P~(x|s) that the action induces.
 
     ## Action space
-    `ProductOfSimplices(1, M, Q)`: one float32 array of shape (1, M, 1 + Q), as in `CovertWatermarkEnv-v0` for one state.
+    `ProductOfSimplices(1, M, Q)`: a float32 array of shape (1, M, 1 + Q), as in `CovertWatermarkEnv-v0` for one state.
 
     ## Observation space
     `Dict(state_probs: Box(1), cover: Box(Q), block: Discrete(B))`, as in `CovertWatermarkEnv-v0` for one state, whose
@@ -136,8 +136,8 @@ class CovertWatermarkText(gym.Env[Observation, NDArray[Any]]):
     as labels that are a function of X do.
 
     ## Info
-    The same keys at reset and at every step: `cost`, `rate_per_token` (r / L), `candidate` (the one that was drawn, -1 at
-    reset), `cost_so_far`, `rate_bound`, which the mean return of no policy within the budget exceeds, and
+    The same keys at reset and at every step: `cost`, `rate_per_token` (r / L), `candidate` (the one that was drawn, -1
+    at reset), `cost_so_far`, `rate_bound`, which the mean return of no policy within the budget exceeds, and
     `optimal_rate`, the same number where it is reached, else NaN.
 
     ## Starting state
@@ -149,7 +149,7 @@ class CovertWatermarkText(gym.Env[Observation, NDArray[Any]]):
     ## Arguments
     | name | default | meaning |
     | --- | --- | --- |
-    | `source` | `"chain"` | `"chain"`: a synthetic stationary source; `"live"`: the embedded language model, lazily; `"news"` or a path: a state tree |
+    | `source` | `"chain"` | synthetic and stationary; `"live"`: the embedded model; `"news"` or a path: a tree |
     | `blocks` | 8 | B; at most the blocks of a tree |
     | `candidates` | 8 | Q |
     | `labels` | 8 | M, a power of two |
@@ -176,6 +176,7 @@ class CovertWatermarkText(gym.Env[Observation, NDArray[Any]]):
         self.task = make_task(**arguments)
         self.action_space, self.observation_space = spaces_of(self.task)
         self._context: Hashable = None
+        self._cover: Floats = np.zeros((1, self.task.contexts.candidates))
         self._number = -1
         self._cost_so_far = 0.0
 
@@ -255,6 +256,9 @@ class CovertWatermarkTextVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self._rngs: list[np.random.Generator] = []
         self._number = -1
+        self._contexts: list[Hashable] = []
+        self._cover: Floats = np.zeros((num_envs, self.task.contexts.candidates))
+        self._cost_so_far: Floats = np.zeros(num_envs)
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -392,7 +396,8 @@ def _live(blocks: int, candidates: int, prompts: int, temperature: float, seed: 
     from wm_env.lm.prompts import read_prompts
 
     length = 8
-    settings = PoolSettings("top", length, candidates, temperature, 4 * candidates, 4 * candidates)
+    beam, rows = 2 * candidates, 8 * -(-candidates // 4)  # rows are a multiple of 8
+    settings = PoolSettings("top", length, candidates, temperature, beam, rows)
     lm = load_lm("mini")
     return LiveContexts(lm, encode_prompts(lm, read_prompts("shipped", prompts, seed), blocks * length), settings)
 

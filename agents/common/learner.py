@@ -11,6 +11,11 @@ from torch import Tensor
 if TYPE_CHECKING:
     from agents.common.evaluation import Evaluation
     from agents.common.runs import RunFolder
+    from wm_env.env import CovertWatermarkEnv
+
+
+TrainedPolicy = Callable[[dict[str, Any], "CovertWatermarkEnv"], NDArray[np.float32]]
+"""Observation and the environment that gave it -> its action; nothing random."""
 
 
 class Learner(ABC):
@@ -49,8 +54,8 @@ class Learner(ABC):
     def evaluate(self) -> "Evaluation":
         """The law of the present parameters, exactly."""
 
-    def act(self, observation: dict[str, Any]) -> NDArray[np.float32]:
-        """The action on an observation of `CovertWatermarkEnv`, if the policy generalises."""
+    def act(self, observation: dict[str, Any], env: "CovertWatermarkEnv") -> NDArray[np.float32]:
+        """The action on an observation of an environment, if the policy generalises."""
         raise NotImplementedError
 
     def parameters(self) -> dict[str, Tensor]:

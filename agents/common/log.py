@@ -71,6 +71,11 @@ class TrainingLog:
         return int(self._rows[-1]["iteration"]) if self._rows else None
 
     @property
+    def first(self) -> dict[str, float]:
+        """The numbers of the first row."""
+        return {name: float(value) for name, value in self._rows[0].items()}
+
+    @property
     def fingerprint(self) -> str:
         """Of all rows so far: 64 hex digits."""
         return _fingerprint(self._rows)

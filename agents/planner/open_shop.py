@@ -1,12 +1,12 @@
 """Open-shop scheduling: words for candidates at each of J values of the dither (slots), many states at once.
 
-A decoder that knows the slot, a part of the shared key, finds every word as long as each candidate is sent for one word only in
-every slot. That is open-shop scheduling: candidates are jobs, words are machines, slots are time. States that the
-decoder cannot tell apart have one schedule for what they share.
+A decoder that knows the slot, a part of the shared key, finds every word as long as each candidate is sent for one word
+only in every slot. That is open-shop scheduling: candidates are jobs, words are machines, slots are time. States that
+the decoder cannot tell apart have one schedule for what they share.
 
-Only the candidates with surplus mass, which is sent for other words, need a schedule, and of these only what can be decoded rightly, which is at
-most 2^-l. One symbol after the other gets its words in all slots, and takes its share of the room there is. What finds
-no room of its own is sent wherever room is left.
+Only the candidates with surplus mass, which is sent for other words, need a schedule, and of these only what can be
+decoded rightly, which is at most 2^-l. One symbol after the other gets its words in all slots, and takes its share of
+the room there is. What finds no room of its own is sent wherever room is left.
 """
 
 from collections.abc import Iterator

@@ -41,11 +41,12 @@ class PPOLagrangian(PPO):
 
         mean under Z of  sum_j min(rho(s,j) a(s), clip(rho(s,j), 1 - clip, 1 + clip) a(s)),
 
-    rho(s,j) the probability ratio of one row of what was sampled in state s: a row of logits for each label (`LawPolicy`)
-    or one logit for each candidate (`MarginalPolicy`). At rho = 1 its gradient is that of the usual surrogate with the
-    product of all rho, but neither the clip nor the credit suffers from the number of rows. Minibatches are of states,
-    whatever block and copy they are from. An epoch is the last of its rollout once the mean KL divergence by row,
-    weighted by Z, exceeds 1.5 target_kl. Both critics minimise the mean under Z of (v(s) - return(s) / Z(s))^2.
+    rho(s,j) the probability ratio of one row of what was sampled in state s: a row of logits for each label
+    (`LawPolicy`) or one logit for each candidate (`MarginalPolicy`). At rho = 1 its gradient is that of the usual
+    surrogate with the product of all rho, but neither the clip nor the credit suffers from the number of rows.
+    Minibatches are of states, whatever block and copy they are from. An epoch is the last of its rollout once the mean
+    KL divergence by row, weighted by Z, exceeds 1.5 target_kl. Both critics minimise the mean under Z of (v(s) -
+    return(s) / Z(s))^2.
 
     A run is a function of its settings: noise, minibatches and episodes of a rollout are drawn from
     (seed, num_timesteps), so a model that was saved, loaded and trained on continues bit for bit as if nothing had
@@ -54,8 +55,8 @@ class PPOLagrangian(PPO):
     Args:
         policy: `MarginalPolicy`, `LawPolicy` or a subclass.
         env: for `MarginalPolicy` environments wrapped in `wm_env.marginals.MarginalLogits` and `CreditByState`, or
-            `agents.ppo_lagrangian.marginal_env.MarginalVecEnv`; for `LawPolicy` `LogitsToSimplices` and `CreditByState`,
-            or `agents.ppo_lagrangian.vec_env.LogitVecEnv`.
+            `agents.ppo_lagrangian.marginal_env.MarginalVecEnv`; for `LawPolicy` `LogitsToSimplices` and
+            `CreditByState`, or `agents.ppo_lagrangian.vec_env.LogitVecEnv`.
         epsilon: the limit; by default the environment's.
         dual_step: eta_beta, bits per unit of cost and unit of violation.
         dual_gain: the same for the term that forgets.

@@ -25,10 +25,10 @@ class MarginalPolicy(ActorCriticPolicy):
     """A Gaussian over the logits of q(x|s), for environments behind `wm_env.marginals.MarginalLogits`.
 
     The mean logits are ln P(x|s) + f(x, s): f = 0, the start, plays the cover. f is a small network that all
-    candidates of all states share. It sees log2 P(x|s), also as it lies below the likeliest candidate and beside H(X|s),
+    candidates of all states share. It sees log2 P(x|s), also against the likeliest candidate and against H(X|s),
     and the mass of the likelier candidates; and of the state H(X|s), log2 of its largest probability, the largest
-    probability and log2 of the number of its candidates. None of these depends on N, Q, M, B or on which candidates they
-    are, so the same parameters act on other prompts, other trees and single states.
+    probability and log2 of the number of its candidates. None of these depends on N, Q, M, B or on which
+    candidates they are, so the same parameters act on other prompts, other trees and single states.
 
     The noise has one standard deviation, which falls geometrically over the training. Copies play in pairs with
     opposite noise: each is a draw from the policy, and the pair cancels what a critic leaves of a state's mean value.
@@ -59,8 +59,12 @@ class MarginalPolicy(ActorCriticPolicy):
         use_sde: bool = False,
         **kwargs: Any,
     ):
-        shapes = isinstance(observation_space, gym.spaces.Dict) and isinstance(action_space, gym.spaces.Box)
-        if use_sde or not shapes or observation_space["cover"].shape != action_space.shape:
+        if (
+            use_sde
+            or not isinstance(observation_space, gym.spaces.Dict)
+            or not isinstance(action_space, gym.spaces.Box)
+            or observation_space["cover"].shape != action_space.shape
+        ):
             raise TypeError("MarginalPolicy acts on CovertWatermarkEnv-v0 wrapped in MarginalLogits, without gSDE")
         states, cover = (gym.spaces.flatdim(observation_space[name]) for name in ("state_probs", "cover"))
         self.candidates = cover // states
@@ -113,7 +117,8 @@ class MarginalPolicy(ActorCriticPolicy):
         candidate = torch.stack([log_cover, log_cover - highest, log_cover + entropy, above], -1)
         seen = torch.cat([candidate, state[:, :, None].expand(*candidate.shape[:3], -1)], -1)
         tilt = self.tilt_net(seen)[..., 0]
-        return (math.log(2) * (log_cover - highest) + tilt).clamp(-self.bound, self.bound)
+        logits: Tensor = (math.log(2) * (log_cover - highest) + tilt).clamp(-self.bound, self.bound)
+        return logits
 
     def mean_logits(self, table: StateTable) -> Tensor:
         """`ranked_logits` with the candidates in the observation's order."""
@@ -124,7 +129,7 @@ class MarginalPolicy(ActorCriticPolicy):
         """The laws (N, M, 1 + Q) of the mean logits for the present observation of `env`, given with a batch of 1."""
         block, space = env.problem.tree.blocks[len(env.laws)], env.action_space
         logits = self._logits(observation, space.candidates)
-        cover = env.problem.blocks[len(env.laws)].cover
+        cover = torch.from_numpy(block.cover)
         return marginal_action(logits, cover, label_candidates(block, space.labels), space.shape)
 
     def act_alone(self, observation: dict[str, Tensor], env: CovertWatermarkEnv) -> NDArray[np.float32]:
@@ -143,7 +148,7 @@ class MarginalPolicy(ActorCriticPolicy):
         return marginal_action(self._logits(observation, space.candidates), cover, label, shape)
 
     def _logits(self, observation: dict[str, Tensor], candidates: int) -> Tensor:
-        """Mean logits (N, Q) for an observation of any problem, given with a batch of 1; the actor ignores the block."""
+        """Mean logits (N, Q) for an observation of any problem, with a batch of 1; the actor ignores the block."""
         seen = {name: observation[name] for name in ("state_probs", "cover")} | {
             "block": observation["state_probs"][:, :1]
         }

@@ -234,7 +234,7 @@ class LawPolicy(ActorCriticPolicy):
 def look(seen: dict[str, Tensor], candidates: int) -> StateTable:
     """Sort what an observation, preprocessed by Stable-Baselines3, says about states of so many candidates."""
     state_probs = seen["state_probs"]
-    cover, order = seen["cover"].unflatten(-1, (-1, candidates)).sort(dim=-1, descending=True, stable=True)
+    cover, order = seen["cover"].view(*state_probs.shape, candidates).sort(dim=-1, descending=True, stable=True)
     present = cover > 0
     log_cover = torch.where(present, cover, 1).log2()
     above = cover.cumsum(-1) - cover

@@ -33,7 +33,6 @@ from wm_env.law import save_law
 from wm_env.objectives import Objective
 from wm_env.problem import Problem, open_tree, split_prompts
 from wm_env.tree import save_tree, subset
-from wm_env.wrappers import logits_to_laws
 
 
 class PPOLearner(Learner):
@@ -91,13 +90,11 @@ class PPOLearner(Learner):
         self.since = time.perf_counter(), steps
         return recorded | {"time/total_timesteps": float(steps), "time/fps": speed}
 
-    def act(self, observation: dict[str, Any]) -> NDArray[np.float32]:
+    def act(self, observation: dict[str, Any], env: CovertWatermarkEnv) -> NDArray[np.float32]:
         """The laws of the mean logits, any number of states."""
-        policy, device = self.model.policy, self.model.device
-        seen = {name: torch.as_tensor(value, device=device)[None] for name, value in observation.items()}
+        seen = {name: torch.as_tensor(value, device=self.model.device)[None] for name, value in observation.items()}
         with torch.no_grad():
-            logits = policy.mean_logits(policy.look(seen))[0]
-        return logits_to_laws(logits.cpu().numpy())
+            return self.model.policy.play(seen, env)
 
     def parameters(self) -> dict[str, Tensor]:
         """A copy of all networks."""

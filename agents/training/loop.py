@@ -38,7 +38,8 @@ def fit(
 
     Raises:
         InterruptedRunError: a signal came; the checkpoint and the best law so far were saved first.
-        TrainingFailedError: NaN or infinity in the law or in the parameters.
+        TrainingFailedError: NaN or infinity in the law or in the parameters; or the law, which was saved, is over the
+            limit and has less rate and more cost than at the start.
         OSError: a file could not be written.
         ValueError: the checkpoint is damaged or does not fit the problem.
     """
@@ -60,8 +61,8 @@ def fit(
             raise harness.failure(f"{error} after iteration {learner.iteration}") from None
         reached = learner.iteration
         evaluation = harness.save_best()
-        if harness.stands_still and not evaluation.feasible:
-            raise harness.failure(f"the law stands still at cost {evaluation.cost:.4f}, over the limit")
+        if harness.best is None and _is_worse(evaluation, log):
+            raise harness.failure("the law has less rate and more cost than at the start: the training has diverged")
         learner.finish(folder)
         result = results(evaluation, problem, objective)
         seconds = time.perf_counter() - start
@@ -108,8 +109,6 @@ class _Harness:
         self.best, self.parameters = progressed.best, progressed.parameters
         self.since: tuple[float, int] | None = None
         self.started: tuple[float, int] | None = None
-        self.seen: tuple[float, float] | None = None
-        self.stands_still = False
 
     def pause(self) -> None:
         """Evaluate if it is time, then stop if a signal came.
@@ -165,8 +164,6 @@ class _Harness:
             raise self.failure(f"the law of iteration {learner.iteration} is not finite")
         if evaluation.feasible and (self.best is None or evaluation.rate > self.best.rate):
             self.best, self.parameters = Best(learner.iteration, evaluation.rate), learner.parameters()
-        seen = evaluation.rate, evaluation.cost
-        self.stands_still, self.seen = seen == self.seen, seen
         metrics = {
             **learner.metrics(evaluation),
             **law_metrics(evaluation, self.problem, self.objective),
@@ -190,6 +187,12 @@ class _Harness:
         if tensors := self.learner.state():
             tensors |= {f"best.{name}": value for name, value in self.parameters.items()}
             save_checkpoint(self.folder, tensors, dataclasses.asdict(About(self.log.fingerprint, self.best)))
+
+
+def _is_worse(evaluation: Evaluation, log: TrainingLog) -> bool:
+    """Whether a law has less rate and more cost than that of the first evaluation."""
+    first = log.first
+    return evaluation.rate < first["eval/rate"] and evaluation.cost > first["eval/cost"]
 
 
 def _limits(problem: Problem, objective: Objective) -> dict[str, float]:

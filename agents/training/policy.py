@@ -1,6 +1,5 @@
 """The policy of a finished run, to act in the environment or to go on with."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,31 +7,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.common.checkpoints import under
+from agents.common.learner import TrainedPolicy
 from agents.common.runs import RunFolder, load_checkpoint, read_config
 from agents.table import agent_of
 from agents.training.run import objective_of, problem_of, read_settings
+from wm_env.env import CovertWatermarkEnv
 from wm_env.law import JointLaw, load_law
 from wm_env.spaces import join_laws
 
-Action = NDArray[np.float32]
-ActingPolicy = Callable[[dict[str, Any]], Action]
-"""Observation of a `CovertWatermarkEnv` -> its action."""
 
-
-def load_policy(run: Path | str) -> ActingPolicy:
-    """The best policy of a run of train.py: observation in, action of `CovertWatermarkEnv` out, nothing random.
+def load_policy(source: Path | str) -> TrainedPolicy:
+    """The best policy of a run of train.py, or one that comes with the package.
 
     A policy that generalises, PPO's, is a function of what it observes: it acts on prompts that it never saw too, as
-    many as it likes, with the labels, candidates and blocks of its run. The others are tables of the run's own tree.
+    many as it likes. The others are tables of the run's own tree.
 
     Args:
-        run: the run folder.
+        source: a run folder, "default" or "paper" (`agents.ppo_lagrangian.shipped`), or a file with a policy.
 
     Raises:
         FileNotFoundError: no run, or one without a law.
         ValueError: a file of the run is damaged.
     """
-    folder = RunFolder(Path(run))
+    folder = RunFolder(Path(source))
+    if not folder.path.is_dir():
+        # Imported only here: runs of other agents do without Stable-Baselines3.
+        from agents.ppo_lagrangian.shipped import read_policy
+
+        return read_policy(source)
     settings = read_settings(folder.path)
     problem = problem_of(folder, settings, read_config(folder)["tree_fingerprint"])
     learner = agent_of(settings.agent).learner(problem, objective_of(settings, problem), settings)
@@ -46,10 +48,10 @@ def load_policy(run: Path | str) -> ActingPolicy:
     return learner.act
 
 
-def table_policy(law: JointLaw) -> ActingPolicy:
+def table_policy(law: JointLaw) -> TrainedPolicy:
     """The policy that plays a law block by block; rows of padded states are uniform."""
 
-    def act(observation: dict[str, Any]) -> Action:
+    def act(observation: dict[str, Any], env: CovertWatermarkEnv) -> NDArray[np.float32]:
         block = law.blocks[int(observation["block"])]
         states = len(observation["state_probs"])
         if len(block.state_probs) > states:

@@ -40,11 +40,7 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
     from wm_env.lm.models.stack import stack_of
 
     channel = _open(options.model, prompt, options.agreement.settings)
-    if not options.ledger_file.exists():
-        tell(
-            f"{options.ledger_file}: a new list of nonces; if this key is a copy, the other end may use the same ones: "
-            "give each end a --sender of its own"
-        )
+    is_new = not options.ledger_file.exists()
     with open_ledger(options.ledger_file, tell) as ledger:
         nonces = _nonces_to_use(options, ledger)
         if line := channel.settings.scheme.estimate(channel, message):
@@ -57,6 +53,11 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
             save_record(sent.record, options.record)
             tell(f"{options.record}: the record of the text, fingerprint {sent.record.fingerprint[:16]}")
         tell(sent.summary())
+        if is_new and not channel.settings.sender:
+            tell(
+                f"{options.ledger_file}: a new list of nonces; if this key is a copy, others may use the same ones: "
+                "give each holder of the key a --sender of its own"
+            )
         if sent.nonce >= FIRST_NONCES:
             otherwise = "" if options.record is None else " or the record"
             tell(

@@ -41,7 +41,7 @@ def save_key(key: Key, path: Path) -> None:
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path.parent} is no folder: make it first, or name another file")
-    check_writable(path.parent, "name another file")
+    check_writable(path.parent, "name another file", path.name)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with naming(path), os.fdopen(handle, "w", encoding="ascii") as file:

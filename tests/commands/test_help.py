@@ -18,8 +18,10 @@ OPTIONS = {
     "agents.common.settings": ["PolicySettings", "RunSettings"],
     "agents.primal_dual.agent": ["LearnerSettings"],
     "agents.ppo_lagrangian.agent": ["PPOSettings"],
-    "polar.text.options": ["Model", "Keygen", "Embed", "Decode"],
-    "polar.text.settings": ["Settings", "Limits"],
+    "polar.text.options": ["Model", "Agreement", "Keygen", "Embed", "Decode"],
+    "polar.text.settings": ["LawSettings", "Limits"],
+    "polar.text.schemes.block.__init__": ["Block"],
+    "polar.text.schemes.parallel.__init__": ["Parallel"],
     "wm_env.lm.build.options": ["BuildOptions"],
 }
 

@@ -47,7 +47,7 @@ def test_an_agent_trains_from_the_command_line(tmp_path, monkeypatch, capsys):
     env = gym.make("wm_env:CovertWatermarkEnv-v0", tree=finished.tree, prompts=2, candidates=4, labels=4)
     observation, _ = env.reset()
     np.testing.assert_allclose(
-        load_policy(run)(observation)[: len(finished.law.blocks[0].p_label), :, 0],
+        load_policy(run)(observation, env.unwrapped)[: len(finished.law.blocks[0].p_label), :, 0],
         finished.law.blocks[0].p_label,
         atol=1e-6,
     )

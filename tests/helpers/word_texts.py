@@ -1,4 +1,4 @@
-"""Texts of the scheme `robust` from a toy model over whole words of the embedded tokenizer: quick, and it re-tokenises."""
+"""Texts of the scheme `robust` from a toy model over whole words of the embedded tokenizer; they re-tokenise."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -26,7 +26,8 @@ def letters() -> dict[int, str]:
 @cache
 def word_tokens() -> np.ndarray:
     """Tokens that are a space and lower-case letters."""
-    return np.array([token for token, string in letters().items() if string[:1] == " " and string[1:].islower()])
+    chosen = [token for token, string in letters().items() if string[:1] == " " and string[1:].islower()]
+    return np.array(sorted(chosen))
 
 
 def toy_law(rng: np.random.Generator) -> np.ndarray:

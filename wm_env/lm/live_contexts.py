@@ -28,7 +28,7 @@ class LiveContexts:
         self.candidates, self.block_length = settings.candidates, settings.block_length
         self.depth = (lm.max_length - max(map(len, prompts))) // settings.block_length
         self.fingerprint = f"{lm.fingerprint} {settings} {len(prompts)}"
-        self._vocabulary = token_bytes(lm.tokenizer)
+        self._vocabulary = dict(token_bytes(lm.tokenizer))
         self._known: OrderedDict[Hashable, tuple[Floats, Ints]] = OrderedDict()
 
     def start(self, uniform: float) -> tuple[int, ...]:
@@ -40,7 +40,8 @@ class LiveContexts:
         missing: dict[int, list[tuple[int, ...]]] = {}
         for context in dict.fromkeys(contexts):
             if context not in self._known:
-                missing.setdefault(len(context), []).append(context)  # type: ignore[arg-type]
+                assert isinstance(context, tuple)
+                missing.setdefault(len(context), []).append(context)
         for alike in missing.values():
             pools = make_pools(self.lm, self._vocabulary, np.array(alike, dtype=np.int64), self.settings)
             for context, pool in zip(alike, pools, strict=True):
@@ -56,7 +57,8 @@ class LiveContexts:
 
     def follow(self, context: Hashable, candidate: int) -> tuple[int, ...]:
         """See `Contexts`; only for a context whose cover was asked for last."""
-        return (*context, *self._known[context][1][candidate].tolist())  # type: ignore[misc]
+        assert isinstance(context, tuple)
+        return (*context, *self._known[context][1][candidate].tolist())
 
     def bound(self, blocks: int, labels: int, epsilon: float, gamma: float) -> RateBound:
         """sum_b gamma^b log2 min(M, Q): nothing more is known before the contexts are."""

@@ -7,7 +7,8 @@ from agents.planner.coded import plan_coded
 from polar.code.codec import code_channel
 from polar.code.construction import BlockCode
 from polar.evaluation.edits import edited_error_rates
-from polar.evaluation.exact import EvaluationSettings, evaluate
+from polar.evaluation.exact import evaluate
+from polar.evaluation.settings import EvaluationSettings
 from wm_env.channel import tree_channels
 from wm_env.synthetic import synthetic_tree
 

@@ -422,6 +422,14 @@ def test_help_keys_and_refusals_do_without_torch(tmp_path, arguments, code):
     assert finished.stderr.splitlines()[-1] == "imported: []"
 
 
+def test_a_receiver_without_a_model_does_without_torch(tmp_path):
+    run_command(tmp_path, ["keygen", "new.key"])
+    (tmp_path / "text").write_text("the they there " * 9)
+    finished = run_command(tmp_path, ["decode", "--scheme", "parallel", "--key", "new.key", "--nonce", "0", "text"])
+    assert finished.returncode == 3
+    assert finished.stderr.splitlines()[-1] == "imported: ['scipy']"
+
+
 def run_command(folder, arguments):
     """The command in a process of its own, which tells what it imported."""
     heavy = "[name for name in ('torch', 'transformers', 'scipy') if name in sys.modules]"

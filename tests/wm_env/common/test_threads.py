@@ -115,7 +115,7 @@ def test_who_stops_early_gets_the_setting_back() -> None:
     torch.set_num_threads(3)
     results = side_by_side((lambda number=number: number for number in range(9)), 2)
     assert next(results) == 0
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     assert torch.get_num_threads() == 3
 
 

@@ -37,14 +37,14 @@ class Found:
     Attributes:
         log2_evidence: log2 of an e-value for "the text, or a part of it, stands on the tape".
         table: number of the table that fits best.
-        nonces: likely nonces, best first, each with log2 of its own e-value.
-        centre: word of the text at which the likeliest nonce was surest; 0 if the text begins with the nonce.
+        words: likely words of the tape, best first, each with log2 of its own e-value.
+        centre: the word of the text that stands there.
         from_start: whether the text was compared with the beginnings of the nonces only.
     """
 
     log2_evidence: float
     table: int
-    nonces: list[tuple[int, float]]
+    words: list[tuple[int, float]]
     centre: int
     from_start: bool
 
@@ -85,14 +85,16 @@ def find_starts(randomness: Randomness, tables: Sequence[Likelihood], text: Spli
         weight, log2 = moved / total[:, None, None], log2 + np.log2(total)
         if word % 16 == 15 and (log2 + np.log2(weight.sum(axis=2).max(axis=1))).max() > _SURE:
             break
-    table = int(log2.argmax())
-    share = weight[table].sum(axis=1)
+    best = int(log2.argmax())
+    share = weight[best].sum(axis=1)
     likely = [int(number) for number in np.argsort(-share)[:_MOST]]
-    scores = [float(np.log2(share[number] * len(nonces)) + log2[table]) for number in likely]
+    scores = [float(np.log2(share[number] * len(nonces)) + log2[best]) for number in likely]
     kept = [
-        (nonces[number], score) for number, score in zip(likely, scores, strict=True) if score > scores[0] - _BESIDE
+        (SEGMENT * nonces[number], score)
+        for number, score in zip(likely, scores, strict=True)
+        if score > scores[0] - _BESIDE
     ]
-    return Found(mean_log2(log2), table, kept, 0, True)
+    return Found(mean_log2(log2), best, kept, 0, True)
 
 
 def mean_log2(values: Sequence[float] | Floats) -> float:
@@ -103,7 +105,7 @@ def mean_log2(values: Sequence[float] | Floats) -> float:
 def scan(randomness: Randomness, tables: Sequence[Likelihood], text: SplitText, nonces: range) -> Found:
     """Compare every word of the text with every word of the tape: parts of texts, and texts inside others."""
     founds = [_scan(randomness, tables[number], number, text, nonces) for number in range(len(tables))]
-    best = max(founds, key=lambda found: found.nonces[0][1])
+    best = max(founds, key=lambda found: found.words[0][1])
     return replace(best, log2_evidence=mean_log2([found.log2_evidence for found in founds]))
 
 
@@ -113,9 +115,8 @@ def _scan(randomness: Randomness, likelihood: Likelihood, table: int, text: Spli
         log2 += float(np.log2(total))
         best = max(best, (odds, word, place))
     score, centre, place = best
-    return Found(
-        log2, table, [(nonces[max(0, place - centre) // SEGMENT], score + float(np.log2(len(nonces))))], centre, False
-    )
+    score += float(np.log2(len(nonces)))
+    return Found(log2, table, [(SEGMENT * nonces.start + place, score)], centre, False)
 
 
 def _filter(

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from polar.text.schemes.robust.alignment import Alignment, Ratios
 from polar.text.schemes.robust.likelihood import Likelihood, Singles, lead_ratios, word_ratios
 from polar.text.schemes.robust.randomness import LANES, Randomness, Words
-from polar.text.schemes.robust.tape import SLOTS, levels
+from polar.text.schemes.robust.tape import SEGMENT, SLOTS, levels
 from polar.text.schemes.robust.words import KINDS, SplitText
 from wm_env.common.arrays import Floats, Ints
 
@@ -18,10 +18,10 @@ LENGTHS = np.array([0.0, 0.62, 0.22, 0.10, 0.06])
 
 @dataclass(frozen=True)
 class Stretch:
-    """A stretch of the tape, from the beginning of a nonce.
+    """A stretch of the tape.
 
     Attributes:
-        first: its first word on the tape, a multiple of `SEGMENT`.
+        first: its first word on the tape, a multiple of `LANES`.
         size: words.
         payload_bits: K.
     """
@@ -33,7 +33,7 @@ class Stretch:
     @property
     def level(self) -> Ints:
         """The level of each place, shape (size, SLOTS)."""
-        return np.resize(levels(self.payload_bits), (self.size, SLOTS))
+        return levels(self.payload_bits)[(self.first + np.arange(self.size)) % SEGMENT]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def pairs_of(text: SplitText, near: NDArray[np.bool_]) -> Pairs:
     index, word = (np.append(part, np.tile(part[opens], more)) for part in (index, word))
     back = text.opens[index]
     slot = np.where(length > 0, length, text.slot[index])
-    # The first word of a stretch has no word before: its first token stands at (0, 0).
+    # The first word of a text has no word before: its first token stands at (0, 0).
     first = back & (word == 0)
     return Pairs(index, word, length, word - (back & ~first), np.where(first, 0, slot))
 
@@ -161,7 +161,8 @@ def near_path(alignment: Alignment, reach: int) -> NDArray[np.bool_]:
     if not len(sure):
         return np.zeros((length, size), dtype=np.bool_)
     centre = np.interp(np.arange(length), sure, matched[sure].argmax(axis=1))
-    return np.abs(np.arange(size) - centre[:, None]) <= reach
+    near: NDArray[np.bool_] = np.abs(np.arange(size) - centre[:, None]) <= reach
+    return near
 
 
 def weights_of(alignment: Alignment, text: SplitText, pairs: Pairs) -> Floats:

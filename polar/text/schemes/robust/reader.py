@@ -32,14 +32,14 @@ MOST_CHARACTERS = 200_000
 FIRST_NONCES = range(128)
 """Nonces that a receiver looks for if it is told nothing."""
 
-_WINDOW = 700
-"""Words on both sides of a find that are read with it."""
+_BEFORE, _BEHIND = 600, 250
+"""Words on both sides of a find that are read with it: it is mostly near the end of what is marked."""
+
+_LONGEST = 1500
+"""Words of a text that are read from its beginning."""
 
 _SPARE = 64
 """Words of the tape beyond the length of the text, for deleted ones."""
-
-_WORTH = 3.0
-"""Bits of evidence for a nonce from which on more than a quick try is made."""
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,9 @@ class Receiver:
         if not words.words:
             return Detection(0.0, 1.0, marked, spans)
         founds = [look(self._randomness, self._tables, words, self.nonces) for look in (find_starts, scan)]
-        best = max(founds, key=lambda found: found.nonces[0][1])
-        part = _part(words, best.centre)
-        place, begin = self._place(_cut(words, part), best, best.nonces[0][0])
+        best = max(founds, key=lambda found: found.words[0][1])
+        part = _part(words, best)
+        place, begin = self._place(_cut(words, part), best, best.words[0][0])
         kept = align(place.pilots().ratios(), EDIT_MODELS[1], begin).kept
         marked[part] = kept[place.text.word]
         score = mean_log2([found.log2_evidence for found in founds])
@@ -149,7 +149,7 @@ class Receiver:
         for look in (find_starts, scan):
             found = look(self._randomness, self._tables, words, self.nonces)
             scores.append(found.log2_evidence)
-            part = _part(words, found.centre)
+            part = _part(words, found)
             text_part = _cut(words, part)
             for nonce, attempt in self._attempts(text_part, found):
                 attempts += attempt.compared
@@ -173,25 +173,26 @@ class Receiver:
         return spans, split_text(tokens, self._letters, self.settings.by_token)
 
     def _attempts(self, text: SplitText, found: Found) -> Iterator[tuple[int, Attempt]]:
-        """Quick tries of the likely nonces, then thorough ones of those that are worth it."""
+        """Quick tries of the likely nonces, then thorough ones."""
         for effort in (QUICK, THOROUGH):
-            for nonce, log2_evidence in found.nonces:
-                if effort is QUICK or log2_evidence >= _WORTH:
-                    place, begin = self._place(text, found, nonce)
-                    yield nonce, read_payload(place, begin, effort, self.settings.check_bits)
+            for word, _ in found.words:
+                place, begin = self._place(text, found, word)
+                yield word // SEGMENT, read_payload(place, begin, effort, self.settings.check_bits)
 
-    def _place(self, text: SplitText, found: Found, nonce: int) -> tuple[Place, Floats]:
-        """The text over the words of the tape, from a nonce on, that it may hold; and where it may begin."""
-        size = text.words + _SPARE if found.from_start else max(text.words + _SPARE, SEGMENT)
-        size = min(size, SEGMENT * (self.nonces.stop - nonce))
-        stretch = Stretch(SEGMENT * nonce, -(-size // LANES) * LANES, self.settings.payload_bits)
-        begin = start_law(stretch.size, 0 if found.from_start else None)
+    def _place(self, text: SplitText, found: Found, word: int) -> tuple[Place, Floats]:
+        """The text over the words of the tape that it may hold, and where it may begin."""
+        first = word if found.from_start else max(word - _BEFORE - _SPARE, SEGMENT * self.nonces.start) // LANES * LANES
+        size = (text.words if found.from_start else word - first + _BEHIND) + _SPARE
+        size = min(-(-size // LANES) * LANES, SEGMENT * self.nonces.stop - first)
+        stretch = Stretch(first, size, self.settings.payload_bits)
+        begin = start_law(size, 0 if found.from_start else None)
         return Place(self._randomness, self._tables[found.table], text, stretch), begin
 
 
-def _part(words: SplitText, centre: int) -> slice:
-    """The tokens of the words around a word."""
-    start, stop = np.searchsorted(words.word, [centre - _WINDOW, centre + _WINDOW])
+def _part(words: SplitText, found: Found) -> slice:
+    """The tokens that are read: the words around a find, or the beginning of a text."""
+    first, behind = (0, _LONGEST) if found.from_start else (found.centre - _BEFORE, found.centre + _BEHIND)
+    start, stop = np.searchsorted(words.word, [first, behind])
     return slice(int(start), int(stop))
 
 

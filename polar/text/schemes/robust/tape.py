@@ -25,10 +25,10 @@ SEGMENT = 512
 SLOTS = 16
 """Tokens of a word; a longer one goes on as the next word."""
 
-PILOTS = 0.22
+PILOTS = 0.2
 """Share of places of level 0."""
 
-CHECKS = 0.38
+CHECKS = 0.42
 """Share of places of level K + 1."""
 
 TAIL = 0.25

@@ -1,7 +1,7 @@
 import html
 
 import pytest
-from helpers.word_texts import mini_tokenizer, write_words
+from word_texts import mini_tokenizer, write_words
 
 from polar.__main__ import main
 from polar.text.decoding import decode_with_tokenizer

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers.word_texts import letters, mini_tokenizer, toy_law, write_words
+from word_texts import letters, mini_tokenizer, toy_law, write_words
 
 from polar.text.keys import Key
 from polar.text.schemes.robust.processor import CovertWatermark

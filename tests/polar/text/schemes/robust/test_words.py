@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from helpers.word_texts import letters, mini_tokenizer
+from word_texts import letters, mini_tokenizer
 
 from polar.text.schemes.robust.tape import CHECKS, PILOTS, SEGMENT, SLOTS, levels, nonces_of
 from polar.text.schemes.robust.words import split_text

@@ -2,8 +2,8 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers.word_texts import letters
 from scipy.stats import chisquare, kstest
+from word_texts import letters
 
 from polar.text.keys import Key
 from polar.text.schemes.robust.likelihood import race_times
