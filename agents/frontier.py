@@ -18,15 +18,15 @@ with quitting_on_interrupt(__name__):
 
     from agents.common.progress import say
     from agents.common.runs import RunFolder, read_config
-    from agents.table import AGENTS, settings_from_json
+    from agents.training.table import AGENTS, settings_from_json
     from wm_env.common.arguments import OptionalPath
     from wm_env.common.figures import Figure
     from wm_env.common.files import check_output, write_atomically
     from wm_env.common.json_values import read_as
-    from wm_env.costs import TOTAL_VARIATION, Cost, cost_of
+    from wm_env.criteria.costs import TOTAL_VARIATION, Cost, cost_of
+    from wm_env.criteria.objectives import Objective
     from wm_env.information import Totals, law_totals
     from wm_env.law import load_law
-    from wm_env.objectives import Objective
     from wm_env.optimum import Optimum, percent_of_optimum, solve
     from wm_env.tree import StateTree, load_tree
 
@@ -41,7 +41,7 @@ class RunResult:
     """What a run was after, and what it found.
 
     Attributes:
-        agent: a name of `agents.table.AGENTS`.
+        agent: a name of `agents.training.table.AGENTS`.
         epsilon: its bound on the cost.
         law: what its law achieves.
     """

@@ -19,7 +19,7 @@ from repository import ROOT
 
 from agents.common.runs import RunFolder, load_checkpoint
 from agents.planner.adaptive import plan_adaptive
-from agents.table import preset as preset_of
+from agents.training.table import preset as preset_of
 from polar.code.adaptive import AdaptiveSettings
 from polar.evaluation.adaptive import evaluate_adaptive
 from train import main
