@@ -50,8 +50,17 @@ MODULES = modules()
 
 
 def imports(file: Path) -> Iterator[str]:
-    """The modules of the product that a file imports, wherever in the file."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    """The modules of the product that a file imports, wherever in the file, but for its types alone."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in for_types:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in MODULES)
         elif isinstance(node, ast.ImportFrom) and node.module in MODULES:
