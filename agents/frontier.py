@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
-from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
+from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
 
 with quitting_on_interrupt(__name__):
     import numpy as np
@@ -181,22 +181,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Read runs and write the figure; returns the exit code: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     with quitting_on_interrupt(__name__):
         options = tyro.cli(Options, prog="python -m agents.frontier", args=arguments, description=Options.__doc__)
-    try:
-        tree, gamma, cost, runs = read_runs(options.runs)
-        out = options.out if options.out is not None else options.runs[0].parent / "frontier.png"
-        check_output(out, "choose another --out")
-        figure = frontier_figure(tree, runs, gamma, cost)
-        write_atomically(out, lambda temporary: figure.savefig(temporary, format="png", dpi=150))
-        for name, law in ((name, run.law) for name, run in runs.items()):
-            share = f"{percent_of_optimum(law.rate, solve(tree, law.cost, gamma, cost)):.2f} % of the optimum there"
-            say(f"{name}: rate {law.rate:.4f} bits, {cost.told(law.cost)}, {share}")
-        say(_spelt(out))
-    except (ValueError, OSError) as error:
-        return tell_failure(error)
-    except KeyboardInterrupt:
-        tell("interrupted")
-        return INTERRUPTED
-    return 0
+    return exit_code(lambda: _draw(options))
+
+
+def _draw(options: Options) -> None:
+    tree, gamma, cost, runs = read_runs(options.runs)
+    out = options.out if options.out is not None else options.runs[0].parent / "frontier.png"
+    check_output(out, "choose another --out")
+    figure = frontier_figure(tree, runs, gamma, cost)
+    write_atomically(out, lambda temporary: figure.savefig(temporary, format="png", dpi=150))
+    for name, law in ((name, run.law) for name, run in runs.items()):
+        share = f"{percent_of_optimum(law.rate, solve(tree, law.cost, gamma, cost)):.2f} % of the optimum there"
+        say(f"{name}: rate {law.rate:.4f} bits, {cost.told(law.cost)}, {share}")
+    say(_spelt(out))
 
 
 if __name__ == "__main__":
