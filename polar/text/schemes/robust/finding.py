@@ -85,16 +85,16 @@ def find_starts(randomness: Randomness, tables: Sequence[Likelihood], text: Spli
         weight, log2 = moved / total[:, None, None], log2 + np.log2(total)
         if word % 16 == 15 and (log2 + np.log2(weight.sum(axis=2).max(axis=1))).max() > _SURE:
             break
-    table = int(log2.argmax())
-    share = weight[table].sum(axis=1)
+    best = int(log2.argmax())
+    share = weight[best].sum(axis=1)
     likely = [int(number) for number in np.argsort(-share)[:_MOST]]
-    scores = [float(np.log2(share[number] * len(nonces)) + log2[table]) for number in likely]
+    scores = [float(np.log2(share[number] * len(nonces)) + log2[best]) for number in likely]
     kept = [
         (SEGMENT * nonces[number], score)
         for number, score in zip(likely, scores, strict=True)
         if score > scores[0] - _BESIDE
     ]
-    return Found(mean_log2(log2), table, kept, 0, True)
+    return Found(mean_log2(log2), best, kept, 0, True)
 
 
 def mean_log2(values: Sequence[float] | Floats) -> float:

@@ -161,7 +161,8 @@ def near_path(alignment: Alignment, reach: int) -> NDArray[np.bool_]:
     if not len(sure):
         return np.zeros((length, size), dtype=np.bool_)
     centre = np.interp(np.arange(length), sure, matched[sure].argmax(axis=1))
-    return np.abs(np.arange(size) - centre[:, None]) <= reach
+    near: NDArray[np.bool_] = np.abs(np.arange(size) - centre[:, None]) <= reach
+    return near
 
 
 def weights_of(alignment: Alignment, text: SplitText, pairs: Pairs) -> Floats:
