@@ -207,7 +207,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         p_label, p_candidate = repair_action(action, block.support, self._action_shape)
         law = BlockLaw(self._state_probs, block.cover, block.symbol, p_label, p_candidate)
         seen = self.objective(law)
-        measured = self.objective.measure(seen, self.problem.cost, self.problem.channels[len(self.laws)])
+        measured = self.objective.measure_behind(seen, self.problem.cost, self.problem.channels[len(self.laws)])
         self.laws, self._measured = (*self.laws, law), (*self._measured, measured)
         terminated = len(self.laws) == len(self.problem.blocks)
         if not terminated:

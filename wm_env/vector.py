@@ -145,7 +145,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         shape = (self.num_envs, self._shape[0])
         found = {RATE: np.zeros(shape), COST: np.zeros(shape), PARENT: np.full(shape, -1)}
         for play in self._played:
-            rate, cost = self.single.objective.measure_by_state(play.law, self.single.problem.cost, play.channel)
+            rate, cost = self.single.objective.measure_by_state_behind(play.law, self.single.problem.cost, play.channel)
             found[RATE][play.copies, : len(rate)] = rate.T.numpy()
             found[COST][play.copies, : len(cost)] = cost.T.numpy()
             found[PARENT][play.copies] = parents(play.child, shape[1]).T.numpy()
@@ -168,7 +168,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         if number + 1 < len(self._stacked):
             following = advance(state_probs, induced_cover(law), block.child, self._shape[0])
             self._state_probs[:, torch.from_numpy(copies)] = following
-        measured = self.single.objective.measure(law, self.single.problem.cost, move.channel)
+        measured = self.single.objective.measure_behind(law, self.single.problem.cost, move.channel)
         self._number[copies] += 1
         self._cost_so_far[copies] += self.single.problem.gamma ** (number + 1) * measured.cost.numpy()
         return _Play(copies, law, measured, block.child, move.channel)

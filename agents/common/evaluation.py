@@ -53,7 +53,7 @@ def evaluate_law(problem: Problem, objective: Objective, policy: Policy) -> Eval
     sets = (chosen,) * len(rolled.blocks) if chosen else None
     law = JointLaw(rolled.blocks, rolled.block_length, rolled.tree, sets)
     measures = tuple(
-        objective.measure(objective(block), problem.cost, channel)
+        objective.measure_behind(objective(block), problem.cost, channel)
         for block, channel in zip(law.blocks, problem.channels, strict=True)
     )
     totals = discounted_totals(measures, problem.gamma)

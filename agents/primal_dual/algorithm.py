@@ -63,7 +63,7 @@ class AutogradLagrangian:
         state_probs = self.prior
         for number, block in enumerate(self.blocks):
             law = self.objective(BlockLaw(state_probs, block.cover, block.symbol, *policy(number)))
-            measured = self.objective.measure(law, self.cost, self.channels[number])
+            measured = self.objective.measure_behind(law, self.cost, self.channels[number])
             weight = self.gamma ** (number + 1)
             rate = rate + weight * measured.rate
             cost = cost + weight * measured.cost

@@ -59,24 +59,33 @@ class Objective:
         """The law with the labels as they are drawn when messages are sent: here `law` itself."""
         return law
 
-    def measure(self, seen: BlockLaw, cost: StateCost, channel: BlockChannel | None = None) -> Measures:
-        """Reward (as `rate`), cost and information of what calling the objective returned.
+    def measure(self, seen: BlockLaw, cost: StateCost) -> Measures:
+        """Reward (as `rate`), cost and information of what calling the objective returned."""
+        return measure(seen, cost)
 
-        Behind a channel the decoder has Y in the place of X in the reward and in `i_ux`. The observer sees X, so the
-        cost and the other measures are those of X.
+    def measure_by_state(self, seen: BlockLaw, cost: StateCost) -> tuple[Tensor, Tensor]:
+        """What each state contributes to reward and cost, two tensors (N, ...)."""
+        return measure_by_state(seen, cost)
+
+    def measure_behind(self, seen: BlockLaw, cost: StateCost, channel: BlockChannel | None) -> Measures:
+        """`measure` with Y in the place of X in the reward and in `i_ux`, if there is a channel.
+
+        The observer sees X, so the cost and the other measures are those of X.
         """
-        measured = measure(seen, cost)
+        measured = self.measure(seen, cost)
         if channel is None:
             return measured
-        received = measure(received_law(seen, channel))
+        received = self.measure(received_law(seen, channel), cost)
         return dataclasses.replace(measured, rate=received.rate, i_ux=received.i_ux)
 
-    def measure_by_state(
-        self, seen: BlockLaw, cost: StateCost, channel: BlockChannel | None = None
+    def measure_by_state_behind(
+        self, seen: BlockLaw, cost: StateCost, channel: BlockChannel | None
     ) -> tuple[Tensor, Tensor]:
-        """What each state contributes to reward and cost, two tensors (N, ...); `channel` as in `measure`."""
-        rate, of_state = measure_by_state(seen, cost)
-        return (rate if channel is None else measure_by_state(received_law(seen, channel))[0]), of_state
+        """`measure_by_state` with Y in the place of X in the reward, if there is a channel."""
+        rate, of_state = self.measure_by_state(seen, cost)
+        if channel is None:
+            return rate, of_state
+        return self.measure_by_state(received_law(seen, channel), cost)[0], of_state
 
     def bound(self, problem: Problem) -> RateBound:
         """What the sum of discounted rewards of no policy within the budget exceeds, in bits."""
