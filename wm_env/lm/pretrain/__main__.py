@@ -86,7 +86,11 @@ def main() -> int:
     """Command line: exit code 0 when done, 2 for bad options or texts, 1 if it fails later, 130 after Ctrl-C."""
     with quitting_on_interrupt(__name__):
         options = tyro.cli(Options, prog="python -m wm_env.lm.pretrain", config=(tyro.conf.OmitArgPrefixes,))
-    return exit_code(lambda: train(options), "interrupted: give the same command with --resume to go on")
+
+    def work() -> None:
+        train(options)
+
+    return exit_code(work, "interrupted: give the same command with --resume to go on")
 
 
 if __name__ == "__main__":
