@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from agents.common.policies import SoftmaxPolicy
-from wm_env.costs import COSTS, TOTAL_VARIATION, rounded
+from wm_env.criteria.costs import COSTS, TOTAL_VARIATION, rounded
+from wm_env.criteria.objectives import Objective
 from wm_env.information import Measures, discounted_totals, entropy, law_totals
 from wm_env.law import BlockLaw, JointLaw, Policy, roll_out
-from wm_env.objectives import Objective
 from wm_env.optimum import FEASIBLE, percent_of_optimum
 from wm_env.problem import Problem
 

@@ -14,10 +14,10 @@ from agents.common.checkpoints import COUNT, Entry, adam, checked, count, like, 
 from agents.common.multiplier import dual_ascent
 from agents.common.policies import SoftmaxPolicy, softmax_policy
 from agents.common.settings import PolicySettings
-from agents.primal_dual.agent import LearnerSettings
 from agents.primal_dual.row_adam import RowAdam
+from agents.primal_dual.settings import LearnerSettings
+from wm_env.criteria.objectives import Objective
 from wm_env.law import BlockLaw, advance, induced_cover
-from wm_env.objectives import Objective
 from wm_env.problem import BlockTensors, Problem
 
 

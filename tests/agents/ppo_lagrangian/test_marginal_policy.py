@@ -10,10 +10,10 @@ from agents.ppo_lagrangian.marginal_env import MarginalVecEnv
 from agents.ppo_lagrangian.marginal_policy import MarginalPolicy
 from agents.ppo_lagrangian.shipped import SHIPPED, save_policy
 from agents.training import load_policy
-from wm_env.credit import CreditByState
+from wm_env.criteria.credit import CreditByState
 from wm_env.env import CovertWatermarkEnv
 from wm_env.information import measure
-from wm_env.marginals import MarginalLogits
+from wm_env.labels.marginals import MarginalLogits
 from wm_env.synthetic import synthetic_tree
 from wm_env.tree import save_tree
 
