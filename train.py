@@ -11,19 +11,26 @@ Examples:
   python train.py --run runs/paper --resume              go on after an interruption
 """
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Until the imports below are done, Ctrl-C ends the process without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
 import dataclasses
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
+from wm_env.common.command import exit_code, quitting_on_interrupt, run_command, tell
 
 with quitting_on_interrupt(__name__):
     import tyro
 
     from agents.common.settings import RunSettings
-    from agents.table import AGENTS, agent_of, preset, preset_names
+    from agents.training.table import AGENTS, agent_of, preset, preset_names
+    from wm_env.common.arguments import OptionalPath
     from wm_env.common.help import paragraph_help
 
 
@@ -44,6 +51,10 @@ class Options:
     """Go on with the run in the run folder from its checkpoint, with the settings it was started with."""
 
 
+_NAMING = ("objective", "cost", "message_bits")
+"""Settings that the name of a run folder depends on, beside agent and preset."""
+
+
 def main() -> int:
     """Parse, train, report; returns the exit code: 0 done, 1 failed, 2 bad input, 128 + n stopped by signal n."""
     with quitting_on_interrupt(__name__):
@@ -59,34 +70,33 @@ def main() -> int:
         from agents.training.loop import TrainingFailedError
         from agents.training.run import read_settings, resume_run, start_run, train
 
-    try:
+    def work() -> int:
         if early.resume:
-            folder = early.run or last_folder(Path("runs") / run_name(default, name))
+            named = {field: value for field in _NAMING if (value := getattr(early, field)) is not None}
+            folder = early.run or last_folder(Path("runs") / run_name(dataclasses.replace(default, **named), name))
             stored = read_settings(folder)
             run = resume_run(folder, stored, _parse(stored)[1])
         else:
             folder = options.run or next_folder(Path("runs") / run_name(settings, name))
             run = start_run(folder, settings, sys.argv)
-        evaluation = train(run)
+        try:
+            evaluation = train(run)
+        except InterruptedRunError as stop:
+            tell(str(stop))
+            return 128 + stop.signal_number
+        except TrainingFailedError as error:
+            tell(f"error: {error}")
+            return 1
         say(f"{run.folder.law}: {summary(evaluation, run.problem, run.objective)}")
-    except InterruptedRunError as stop:
-        tell(str(stop))
-        return 128 + stop.signal_number
-    except TrainingFailedError as error:
-        tell(f"error: {error}")
-        return 1
-    except (ValueError, OSError) as error:
-        return tell_failure(error)
-    except KeyboardInterrupt:
-        tell("interrupted")
-        return INTERRUPTED
-    return 0
+        return 0
+
+    return exit_code(work)
 
 
 def _early() -> argparse.Namespace:
     """What decides which options there are and what they default to, in --help too; wrong names are left for later."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for option in ("--preset", "--agent", "--objective"):
+    for option in ("--preset", "--agent", "--objective", "--cost", "--message-bits"):
         early.add_argument(option, nargs="?")
     early.add_argument("--run", nargs="?", type=Path)
     early.add_argument("--resume", action="store_true")
@@ -104,13 +114,13 @@ def _parse(default: RunSettings) -> tuple[Options, RunSettings]:
     for field in dataclasses.fields(RunSettings):
         kind: Any = field.type
         if field.name in agent.lacks:
-            kind = tyro.conf.Suppress[tyro.conf.Fixed[kind]]
+            kind = tyro.conf.Suppress[tyro.conf.Fixed[kind]]  # type: ignore[misc]
         if field.name == "agent":
             kind = Annotated[Literal[tuple(AGENTS)], tyro.conf.arg(help=about)]
         if field.name == "constants":
             kind = Annotated[type(default.constants), tyro.conf.arg(name=default.constants.section)]
             if not default.constants.section:
-                kind = tyro.conf.Suppress[tyro.conf.Fixed[kind]]
+                kind = tyro.conf.Suppress[tyro.conf.Fixed[kind]]  # type: ignore[misc]
         fields.append((field.name, kind, dataclasses.field(default=getattr(default, field.name))))
     settings_kind = dataclasses.make_dataclass("Settings", fields, frozen=True)
     settings_kind.__doc__ = RunSettings.__doc__
@@ -120,13 +130,13 @@ def _parse(default: RunSettings) -> tuple[Options, RunSettings]:
         [
             ("settings", Annotated[settings_kind, tyro.conf.arg(name="")], dataclasses.field(default=settings_kind())),
             ("preset", names | None, None),
-            ("run", Path | None, None),
+            ("run", OptionalPath, None),
             ("resume", bool, False),
         ],
         frozen=True,
     )
     options_kind.__doc__ = Options.__doc__
-    given = tyro.cli(options_kind, description=__doc__, config=(tyro.conf.FlagCreatePairsOff,))
+    given: Any = tyro.cli(options_kind, description=__doc__, config=(tyro.conf.FlagCreatePairsOff,))
     settings = RunSettings(**{name: getattr(given.settings, name) for name, *_ in fields})
     return Options(given.preset, given.run, given.resume), settings
 

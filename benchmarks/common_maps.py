@@ -19,7 +19,7 @@ with quitting_on_interrupt(__name__):
     import numpy as np
 
     from agents.planner.coded import plan_coded
-    from agents.planner.word_maps import alike_states
+    from agents.planner.word_maps import confusable_states
     from wm_env.common.arrays import Floats, Ints
     from wm_env.law import BlockLaw, symbol_label_probs
     from wm_env.theory.common_maps import common_map_success
@@ -47,7 +47,7 @@ def show_block(number: int, block: BlockLaw, bits: int, largest: int, rounds: in
     cover, weights = block.cover.numpy(), block.state_probs.numpy()
     maps, right = decode(block, bits)
     total = np.zeros(5)
-    group = alike_states(cover, block.symbol.numpy())
+    group = confusable_states(cover, block.symbol.numpy())
     for members in sorted((np.flatnonzero(group == each) for each in np.unique(group)), key=len):
         if not 1 < len(members) <= largest:
             continue

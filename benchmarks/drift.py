@@ -23,15 +23,15 @@ with quitting_on_interrupt(__name__):
     import torch
     import tyro
 
-    from polar.evaluation.report import align
     from polar.text.channel import open_channel
     from polar.text.decoding import decode
     from polar.text.embedding import embed_with_retries
-    from polar.text.keys import Key
-    from polar.text.schemes.block import CIRCLE, PoolCode, make_code
+    from polar.text.keys.key import Key
+    from polar.text.schemes.block.walk import CIRCLE, PoolCode, make_code
     from polar.text.settings import Settings
     from wm_env.common.files import check_output, read_json, write_json
     from wm_env.common.json_values import entry, read_as
+    from wm_env.common.tables import align
     from wm_env.lm.models.load import load_lm
     from wm_env.lm.models.masked_lm import MaskedLM
     from wm_env.lm.models.stack import stack_of

@@ -5,6 +5,7 @@
     python benchmarks/embedding.py law --count 10000
     python benchmarks/embedding.py wrong-keys --count 10000
     python benchmarks/embedding.py plain-texts --count 10000
+    python benchmarks/embedding.py foreign --count 10000
     python benchmarks/embedding.py edits --count 50
     python benchmarks/embedding.py blocks --count 20
 
@@ -32,20 +33,23 @@ with quitting_on_interrupt(__name__):
     from scipy.stats import chisquare
     from sharing import Share, Tally, add, run_shares
 
-    from polar.text.arithmetic import NoMessageError, Receiver, Sender
+    from polar.text.arithmetic import Receiver, Sender
     from polar.text.channel import Channel, open_channel
     from polar.text.decoding import decode
-    from polar.text.embedding import Embedded, UnfitTextError, embed_with_retries
+    from polar.text.embedding import Embedded, embed_with_retries
     from polar.text.framing import CHECK_BITS, Message
-    from polar.text.keys import KEY_BYTES, Key, MessageKeys
-    from polar.text.schemes import stream
-    from polar.text.schemes.block import make_code
-    from polar.text.schemes.stream import Tokens
-    from polar.text.settings import Limits, Settings
-    from polar.text.sources import QuantisedLaw, drive, open_vocabulary
+    from polar.text.keys.derivation import MessageKeys, message_keys, text_hash
+    from polar.text.keys.key import KEY_BYTES, Key
+    from polar.text.scheme import Scheme, Tokens, UnfitTextError
+    from polar.text.schemes.block import Block
+    from polar.text.schemes.block.answers import PoolAnswers
+    from polar.text.schemes.block.walk import make_code
+    from polar.text.schemes.stream import Stream
+    from polar.text.schemes.stream.walk import TokenLaw, walk
+    from polar.text.settings import LawSettings, Limits, Settings
+    from polar.text.sources import open_vocabulary
     from polar.text.vocabulary import Vocabulary
     from wm_env.lm.models.load import load_lm
-    from wm_env.lm.pools.candidates import Pool
     from wm_env.lm.prompts import read_prompts
 
 BRIEF = Limits(ending="none")
@@ -65,7 +69,7 @@ class Options:
     """What is measured, and on how much."""
 
     what: tyro.conf.Positional[
-        Literal["round-trips", "efficiency", "law", "wrong-keys", "plain-texts", "edits", "blocks"]
+        Literal["round-trips", "efficiency", "law", "wrong-keys", "plain-texts", "foreign", "edits", "blocks"]
     ]
     """The measurement; see above."""
     count: int
@@ -78,6 +82,8 @@ class Options:
     """Processes that share the work."""
     temperature: float = 1.0
     """tau."""
+    form: Literal["canonical", "any"] = "canonical"
+    """Form of the texts; efficiency and law are measured with any."""
     size: int = 4
     """Bytes of a message, where all have the same size."""
     letters: int = 4
@@ -105,11 +111,11 @@ class Bench:
         """The random draws of one item."""
         return np.random.default_rng([self.options.seed, number])
 
-    def channel(self, number: int, **settings: Any) -> Channel:
+    def channel(self, number: int, scheme: Scheme | None = None) -> Channel:
         """A channel behind one of the shipped prompts, taken in random order."""
         prompt = self.prompts[self.order[number % len(self.order)]]
-        settings.setdefault("temperature", self.options.temperature)
-        return open_channel(self.lm, prompt, Settings(**settings), self.vocabulary)
+        law = LawSettings(temperature=self.options.temperature, form=self.options.form)
+        return open_channel(self.lm, prompt, Settings(scheme or Stream(), law), self.vocabulary)
 
     def _marked(self, number: int) -> tuple[Embedded, Key, bytes, "Reading"]:
         """A text with a random message, its key and message, and how to read it with laws that are remembered."""
@@ -124,21 +130,17 @@ class Reading:
     """Reads texts on a channel, with laws that may be remembered from other texts."""
 
     channel: Channel
-    law: Callable[[Tokens], QuantisedLaw]
+    law: Callable[[Tokens], TokenLaw]
 
     def message(self, text: str, key: Key, nonce: int) -> Message | None:
         """What the receiver finds."""
-        keys = MessageKeys(key, nonce, "stream")
+        keys = message_keys(key, nonce, self.channel.settings, text_hash(self.channel.prompt))
         receiver = Receiver(text.encode(), keys)
-        try:
-            drive(stream.walk(self.channel.source.vocabulary, keys, receiver), self.law)
-        except NoMessageError:
-            return None
-        return receiver.message
+        return receiver.follow(partial(walk, self.channel.source.vocabulary, keys, receiver, self.law)).message
 
 
 def draw_key(rng: np.random.Generator) -> Key:
-    """A key for measurements; `polar.text.keys.new_key` makes real ones."""
+    """A key for measurements; `polar.text.keys.key.new_key` makes real ones."""
     return Key(rng.bytes(KEY_BYTES))
 
 
@@ -181,7 +183,7 @@ def outcomes(tally: Tally) -> str:
 def efficiency(bench: Bench, number: int) -> Tally:
     """A random message of `size` bytes in the scheme stream; see `metering.measure`."""
     rng = bench.rng(number)
-    keys = MessageKeys(draw_key(rng), 0, "stream")
+    keys = MessageKeys(draw_key(rng), 0, b"stream")
     return measure(bench.channel(number), keys, Sender(rng.bytes(bench.options.size), keys, 10**6, 10**6))
 
 
@@ -228,9 +230,8 @@ class BriefSender(Sender):
 
 def law(bench: Bench, number: int) -> Tally:
     """The first two tokens of a text behind one prompt with a random key."""
-    keys = MessageKeys(draw_key(bench.rng(number)), 0, "stream")
-    walk = stream.walk(bench.vocabulary, keys, BriefSender(bench.vocabulary, keys))
-    tokens, _ = drive(walk, bench.marked(0)[-1].law)
+    keys = MessageKeys(draw_key(bench.rng(number)), 0, b"stream")
+    tokens, _ = walk(bench.vocabulary, keys, BriefSender(bench.vocabulary, keys), bench.marked(0)[-1].law)
     return {tokens[:2]: 1}
 
 
@@ -282,6 +283,23 @@ def report_alarms(bench: Bench, tally: Tally) -> str:
     return f"{tally['read']} {bench.options.what.replace('-', ' ')}: {tally['alarms']} false messages"
 
 
+def foreign(bench: Bench, number: int) -> Tally:
+    """Human text and a key, read as `decode` reads it by default: 128 nonces, all forms; and the p-value."""
+    prompt, start = divmod(number, 20)
+    text = bench.prompts[prompt % len(bench.prompts)][10 * start :]
+    channel = bench.channel(prompt // len(bench.prompts) + prompt)
+    found = decode(channel, text.encode(), draw_key(bench.rng(number)), range(128))
+    return {"read": 1, "alarms": found.message is not None, "small": found.p_value < 0.01}
+
+
+def report_foreign(bench: Bench, tally: Tally) -> str:
+    """Counts."""
+    return (
+        f"{tally['read']} foreign texts, 128 nonces and all forms each: {tally['alarms']} false messages, "
+        f"{tally['small']} p-values below 0.01"
+    )
+
+
 def edits(bench: Bench, number: int) -> Tally:
     """Every character of a text left out or replaced, and others put in everywhere: the exact message or none."""
     (sent, key, message, reading), rng = bench.marked(number), bench.rng(number)
@@ -304,31 +322,33 @@ def report_edits(bench: Bench, tally: Tally) -> str:
 
 def blocks(bench: Bench, number: int) -> Tally:
     """A message in the scheme block at Q = 64: bits per block, and whether it comes back."""
-    rng, channel = bench.rng(number), bench.channel(number, scheme="block")
+    rng, channel = bench.rng(number), bench.channel(number, Block())
     message, key = rng.bytes(bench.options.size), draw_key(rng)
     try:
         sent = embed_with_retries(channel, message, key, range(ATTEMPTS), BRIEF)
     except UnfitTextError:
         return {"unfit": 1}
     found = decode(channel, sent.text.encode(), key, [sent.nonce])
-    pools = list(sent.law.pools.values()) if sent.law is not None else []
+    assert sent.record is not None
+    assert isinstance(sent.record.answers, PoolAnswers)
+    pools = sent.record.answers.pools.values()
     return {
         verdict(found.message, message): 1,
         "blocks": len(pools),
         "bits": sum(make_code(pool, 0.0).bits for pool in pools),
-        "dropped": sum(pool.dropped for pool in pools if isinstance(pool, Pool)),
+        "dropped": sum(getattr(pool, "dropped", 0) for pool in pools),
         "rejected": sent.rejected,
     }
 
 
 def report_blocks(bench: Bench, tally: Tally) -> str:
     """Counts, and bits per block against log2 Q."""
-    settings = Settings(scheme="block")
+    scheme, length = Block(), LawSettings().block_length
     bits = tally["bits"] / tally["blocks"]
     return (
         f"{outcomes(tally)}; {bits:.3f} bits per block of {tally['blocks']} "
-        f"({bits / math.log2(settings.candidates):.1%} of log2 Q, {bits / settings.block_length:.3f} bits per token); "
-        f"draws that were no text {tally['dropped'] / tally['blocks'] / settings.candidates:.2e}; "
+        f"({bits / math.log2(scheme.candidates):.1%} of log2 Q, {bits / length:.3f} bits per token); "
+        f"draws that were no text {tally['dropped'] / tally['blocks'] / scheme.candidates:.2e}; "
         f"{tally['rejected']} nonces gave no text"
     )
 
@@ -347,6 +367,7 @@ MEASUREMENTS = {
     "law": Measurement(law, report_law),
     "wrong-keys": Measurement(wrong_key, report_alarms),
     "plain-texts": Measurement(plain_text, report_alarms),
+    "foreign": Measurement(foreign, report_foreign),
     "edits": Measurement(edits, report_edits),
     "blocks": Measurement(blocks, report_blocks),
 }

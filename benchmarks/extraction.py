@@ -223,7 +223,8 @@ def plain_speed(lm: MaskedLM, canvases: int = 30) -> float:
 @torch.no_grad()
 def plain_law(lm: MaskedLM, canvas: torch.Tensor, position: int) -> torch.Tensor:
     """log2 p_tau at one position, (V,), on the CPU: what anyone would write first."""
-    logits = lm.network(canvas[None].to(lm.banned.device), use_cache=False).logits[0, position].double() / TEMPERATURE
+    network: Any = lm.network  # transformers' own: `load_lm` was given a dtype
+    logits = network(canvas[None].to(lm.banned.device), use_cache=False).logits[0, position].double() / TEMPERATURE
     logits[lm.banned] = -torch.inf
     law: torch.Tensor = (logits.log_softmax(-1) / np.log(2)).cpu()
     return law
@@ -253,7 +254,8 @@ def exactness(source: str, lm: MaskedLM, canvases: int = 16) -> dict[str, Any]:
 def written_law(source: str, lm: MaskedLM, canvases: torch.Tensor, position: int) -> torch.Tensor:
     """Natural log p at one position by the pass written out, in the dtype of `lm`, over what is not banned."""
     config = LLaDAConfig.from_json(read_json(Path(source) / "config.json"))
-    names, state = tensor_names(config), lm.network.state_dict()
+    network: Any = lm.network
+    names, state = tensor_names(config), network.state_dict()
     logits = [plain_logits(lambda name: state[names[name]], config, canvas)[position] for canvas in canvases]
     return torch.stack(logits).double()[:, ~lm.banned].log_softmax(-1)
 

@@ -22,6 +22,7 @@ with quitting_on_interrupt(__name__):
     from matplotlib.axes import Axes
     from scipy.stats import binomtest
 
+    from polar.code.density_evolution import variation_bound
     from polar.code.index_sets import (
         IndexSets,
         Spectrum,
@@ -32,7 +33,6 @@ with quitting_on_interrupt(__name__):
         positions_within,
         spectrum,
         token_code,
-        variation_bound,
     )
     from polar.code.memoryless import decode, draw_states, encode
     from wm_env.common.files import check_output, write_atomically

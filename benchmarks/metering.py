@@ -12,10 +12,10 @@ from sharing import add
 
 from polar.text.arithmetic import Sender
 from polar.text.channel import Channel
-from polar.text.keys import KeyStream, MessageKeys
-from polar.text.schemes import stream
-from polar.text.schemes.stream import Tokens
-from polar.text.sources import QuantisedLaw, drive, quantise
+from polar.text.keys.derivation import KeyStream, MessageKeys
+from polar.text.scheme import Tokens
+from polar.text.schemes.stream.walk import finish_token, walk
+from polar.text.sources import QuantisedLaw, quantise, restrict
 from wm_env.lm.models.masked_lm import MaskedLM
 
 
@@ -60,9 +60,9 @@ class _MeteredKeys:
     keys: MessageKeys
     meter: Meter
 
-    def stream(self, label: str) -> Any:
+    def stream(self, label: str, about: bytes = b"") -> Any:
         """The metered stream for token ends, else the plain one."""
-        return self.meter if label == "token ends" else self.keys.stream(label)
+        return self.meter if label == "token ends" else self.keys.stream(label, about)
 
 
 @dataclass
@@ -80,10 +80,10 @@ class _WatchedModel:
         begin = self.clock()
         source = self.channel.source
         canvas, position = source.canvas(tokens)
-        log2_probs = source.lm.log2_probs(torch.tensor([canvas]), position, source.temperature)
+        log2_probs = source.lm.log2_probs(torch.tensor([canvas]), position, source.settings.temperature)
         scores = log2_probs[0].cpu().numpy()[source.vocabulary.ids]
         told = self.clock()
-        self.laws[tokens] = quantise(scores)
+        self.laws[tokens] = restrict(quantise(scores), source.vocabulary.ids, 1.0, None)
         coded = self.clock()
         np.searchsorted(np.cumsum(np.exp2(scores)), 0.5)
         sampled = self.clock()
@@ -93,7 +93,7 @@ class _WatchedModel:
 
 
 def measure(channel: Channel, keys: MessageKeys, sender: Sender) -> dict[str, float]:
-    """Send a message, and add up: tokens, passes, and seconds; and where the bits of surprisal went.
+    """Send a message in any form at top-p 1, and add up tokens, passes, seconds, and where the bits of surprisal went.
 
     frame: what was sent. overshoot: the last choice was finer than the frame needed, which checks the frame like so
     many more bits of its check value. rest: the end of the last token. shared: what shared randomness decided, as its
@@ -105,10 +105,10 @@ def measure(channel: Channel, keys: MessageKeys, sender: Sender) -> dict[str, fl
     meter = Meter(keys.stream("token ends"))
     vocabulary = channel.source.vocabulary
     begin = clock()
-    tokens, node = drive(stream.walk(vocabulary, _MeteredKeys(keys, meter), sender), model.law)  # type: ignore[arg-type]
+    tokens, node = walk(vocabulary, _MeteredKeys(keys, meter), sender, model.law)  # type: ignore[arg-type]
     everything = clock() - begin
     passes = len(model.laws)
-    last = stream.finish_token(vocabulary, model.laws[tokens], node, keys.stream("tail"))
+    last = finish_token(vocabulary, model.laws[tokens], node, keys.stream("tail"))
     marks = model.laws[tokens].at(node.bounds)
     text = (*tokens, last)
     surprisals = [_surprisal(model.laws[text[:place]], channel, text[place]) for place in range(len(text))]

@@ -7,7 +7,7 @@ Every text carries 32 bits behind one of the shipped prompts. Exact or bounded t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from command import MANY, SEEDS, run_benchmark, within
@@ -24,13 +24,18 @@ with quitting_on_interrupt(__name__):
     from polar.code.successive import conditional_llrs
     from polar.code.transform import polar_transform
     from polar.text.channel import Channel, open_channel
+    from polar.text.decoding import decode_with_tokenizer
     from polar.text.framing import BitString, make_frame
-    from polar.text.keys import KEY_BYTES, Key, MessageKeys
-    from polar.text.schemes.parallel import scheme as parallel
-    from polar.text.schemes.parallel.outer_code import decode_frames, encode_frame, open_bytes
-    from polar.text.schemes.parallel.step import draw_tokens, label_masses, read_bits, vocabulary_labels
-    from polar.text.schemes.stream import Tokens
-    from polar.text.settings import Settings
+    from polar.text.keys.derivation import message_keys
+    from polar.text.keys.key import KEY_BYTES, Key
+    from polar.text.scheme import Tokens, Writing
+    from polar.text.schemes.parallel import Parallel
+    from polar.text.schemes.parallel import writing as parallel
+    from polar.text.schemes.parallel.labels import read_bits, vocabulary_labels
+    from polar.text.schemes.parallel.outer_code import encode_frame
+    from polar.text.schemes.parallel.reading import message_mask
+    from polar.text.schemes.parallel.step import draw_labels, draw_tokens, label_masses, place_points
+    from polar.text.settings import LawSettings, Limits, Settings
     from polar.text.sources import open_vocabulary
     from wm_env.common.arrays import Floats, Ints
     from wm_env.lm.models.load import load_lm
@@ -96,29 +101,37 @@ class Bench:
         return open_channel(self.lm, self.prompts[number % len(self.prompts)], settings, self.vocabulary)
 
     def settings(self, positions: int, hash_bits: int, parity: int = 8) -> Settings:
-        design = self.options.effective_tokens, self.options.bit_error
-        return replace(
-            Settings(scheme="parallel", positions=positions, hash_bits=hash_bits, parity=parity),
-            effective_tokens=design[0],
-            bit_error=design[1],
-        )
+        scheme = Parallel(positions, hash_bits, self.options.effective_tokens, self.options.bit_error, parity)
+        return Settings(scheme, LawSettings(temperature=1.0))
+
+
+def writing_on(channel: Channel, key: Key, number: int, message: BitString) -> Writing:
+    """What a text is written from."""
+    return Writing(channel, message, message_keys(key, number, channel.settings, ""), Limits(max_blocks=10_000))
 
 
 def sample(
-    channel: Channel, steps: int, bend: Callable[[Floats, int], Floats], rng: np.random.Generator, check: bool
+    writing: Writing, steps: int, bend: Callable[[Floats, int], Floats], rng: np.random.Generator, check: bool
 ) -> tuple[Tokens, float]:
     """Tokens drawn from bent marginals, and their surprise under the marginals themselves, bits."""
     tokens: Tokens = ()
     bits = 0.0
-    anything = np.zeros(len(channel.source.lm.banned), dtype=np.int64)
+    scheme = scheme_of(writing.channel.settings)
+    anything = np.zeros(len(writing.channel.source.lm.banned), dtype=np.int64)
     for _ in range(steps):
-        laws = parallel.step_marginals(channel, tokens)
-        accept = (lambda added, so_far=tokens: parallel.retokenises(channel, so_far + added)) if check else _anything
+        laws = parallel.step_marginals(writing, scheme, tokens)
+        accept = parallel.Fitness(writing, tokens).after if check else _anything
         bent = bend(laws, len(tokens))
         step = draw_tokens(bent, anything, np.zeros(len(laws), dtype=np.int64), accept, rng.random)
         bits += surprise(laws, step.tokens)
         tokens += step.tokens
     return tokens, bits
+
+
+def scheme_of(settings: Settings) -> Parallel:
+    """The settings of the steps."""
+    assert isinstance(settings.scheme, Parallel)
+    return settings.scheme
 
 
 def _anything(added: Tokens) -> Callable[[int], bool]:
@@ -163,21 +176,25 @@ def forced_variation(masses: Floats, message: Bools) -> float:
 
 def run_text(bench: Bench, settings: Settings, number: int, tally: Tally) -> None:
     """One text of each kind: with a message, plain, and coloured; all of the same number of steps."""
-    rng = np.random.default_rng([bench.options.seed, settings.positions, settings.hash_bits, number])
-    plain = rng.spawn(1)[0]
-    channel, keys = bench.channel(number, settings), MessageKeys(Key(rng.bytes(KEY_BYTES)), number, "parallel")
+    scheme = scheme_of(settings)
+    rng = np.random.default_rng([bench.options.seed, scheme.positions, scheme.hash_bits, number])
+    plain, key = rng.spawn(1)[0], Key(rng.bytes(KEY_BYTES))
     message = int(rng.integers(1 << MESSAGE_BITS))
-    positions, uniform = parallel.message_mask(settings), parallel.uniforms(keys.stream("choices"))
-    labels = vocabulary_labels(channel.token_bytes, len(bench.lm.banned), keys.derive("labels"), settings.hash_bits)
-    codeword = encode_frame(make_frame(BitString(message, MESSAGE_BITS), keys.check), settings.parity)
-    rows = parallel.coded_bits(codeword, keys, int(positions.sum()))
+    writing = writing_on(bench.channel(number, settings), key, number, BitString(message, MESSAGE_BITS))
+    channel, keys = writing.channel, writing.keys
+    positions, uniform = message_mask(scheme), parallel.uniforms(keys.stream("choices"))
+    labels = vocabulary_labels(channel.strings, len(bench.lm.banned), keys.derive("labels"), scheme.hash_bits)
+    rows = parallel.coded_bits(encode_frame(make_frame(writing.message, keys), scheme.parity), writing, scheme)
     tokens: Tokens = ()
     bits = 0.0
     for wanted in rows:
-        laws = parallel.step_marginals(channel, tokens)
-        step = parallel.encode_step(channel, laws, labels, wanted, positions, tokens, uniform)
-        tally.unfit += parallel.unfit_draws(laws, tokens, channel, plain)
-        masses, word = label_masses(laws, labels, settings.hash_bits), labels[list(step.tokens)]
+        laws, fits = parallel.step_marginals(writing, scheme, tokens), parallel.Fitness(writing, tokens)
+        masses = label_masses(laws, labels, scheme.hash_bits)
+        step = draw_tokens(
+            laws, labels, draw_labels(masses, place_points(wanted, positions, uniform)), fits.after, uniform
+        )
+        tally.unfit += parallel.unfit_draws(laws, fits, plain)
+        word = labels[list(step.tokens)]
         tally.forced_bound += forcing_losses(masses, word, positions)
         if positions.size <= LONGEST_ENUMERATION:
             tally.forced_exact += forced_variation(masses, positions)
@@ -186,18 +203,19 @@ def run_text(bench: Bench, settings: Settings, number: int, tally: Tally) -> Non
         bits += surprise(laws, step.tokens)
         tokens += step.tokens
     tally.steps, tally.tokens, tally.frames = tally.steps + len(rows), tally.tokens + len(tokens), tally.frames + 1
-    received = parallel.received_bits(channel.token_bytes, list(tokens), keys, settings)
-    tally.whole += parallel.read(received, keys, settings.parity)[0] == BitString(message, MESSAGE_BITS)
+    text = channel.source.vocabulary.text(tokens)
+    found = decode_with_tokenizer(bench.lm.text_tokenizer, text, key, [number], settings)
+    tally.whole += found.message == writing.message
     tally.marked.append(bits / len(tokens))
-    tally.plain.append(sample(channel, len(rows), lambda laws, start: laws, rng, check=False)[1] / len(tokens))
+    tally.plain.append(sample(writing, len(rows), lambda laws, start: laws, rng, check=False)[1] / len(tokens))
     digits = np.array([message >> place & 1 for place in range(MESSAGE_BITS)])
-    colours = Colours(digits, settings.hash_bits, labels, number, DELTA)
+    colours = Colours(digits, scheme.hash_bits, labels, number, DELTA)
 
     def bend(laws: Floats, start: int) -> Floats:
-        tally.colour_variation += colours.variation(label_masses(laws, labels, settings.hash_bits))
+        tally.colour_variation += colours.variation(label_masses(laws, labels, scheme.hash_bits))
         return colours.bias(laws, start)
 
-    coloured, bits = sample(channel, len(rows), bend, rng, check=True)
+    coloured, bits = sample(writing, len(rows), bend, rng, check=True)
     tally.coloured.append(bits / len(coloured))
     tally.colour_wrong += colours.wrong_bits(labels[list(coloured)])
 
@@ -231,53 +249,43 @@ def row_of(tally: Tally, word_bits: int) -> str:
 
 
 def edits(bench: Bench) -> None:
-    """Random substitution of tokens in the text; the receiver tokenises what results."""
-    print("  n parity | tokens | edited: bit error before the code, messages exact, texts with another token count")
+    """Words of the text are replaced, left out or put in; the receiver tokenises what results."""
+    print("  n parity | tokens | share of words edited: messages exact, texts with another token count")
     for positions in POSITIONS:
         for parity in (0, 8, 32):
             settings = bench.settings(positions, bench.options.hash_bits, parity)
-            cells: dict[float, list[float]] = {}
-            length = 0
-            for number in range(bench.options.count):
-                length += edit_text(bench, settings, number, cells)
+            cells: dict[str, list[int]] = {}
+            length = sum(edit_text(bench, settings, number, cells) for number in range(bench.options.count))
             texts = bench.options.count * EDITS_PER_TEXT
             shown = "; ".join(
-                f"{share:.0%}: {wrong / (texts * bits):.4f}, {found / texts:.3f}, {shifted / texts:.3f}"
-                for share, (wrong, bits, found, shifted) in cells.items()
+                f"{share}: {found / texts:.2f}, {shifted / texts:.2f}" for share, (found, shifted) in cells.items()
             )
             print(f"{positions:3} {parity:6} | {length / bench.options.count:.0f} | {shown}", flush=True)
 
 
-def edit_text(bench: Bench, settings: Settings, number: int, cells: dict[float, list[float]]) -> int:
-    """Write one text, and substitute a share of its tokens, several times over; its length in tokens."""
-    rng = np.random.default_rng([bench.options.seed, settings.positions, settings.parity, number])
-    channel, keys = bench.channel(number, settings), MessageKeys(Key(rng.bytes(KEY_BYTES)), number, "parallel")
+def edit_text(bench: Bench, settings: Settings, number: int, cells: dict[str, list[int]]) -> int:
+    """Write one text, and edit words of it, several times over; its length in tokens."""
+    scheme = scheme_of(settings)
+    rng = np.random.default_rng([bench.options.seed, scheme.positions, scheme.parity, number])
+    channel, key = bench.channel(number, settings), Key(rng.bytes(KEY_BYTES))
     message = BitString(int(rng.integers(1 << MESSAGE_BITS)), MESSAGE_BITS)
-    codeword = encode_frame(make_frame(message, keys.check), settings.parity)
-    tokens = np.array(parallel.write(channel, message, keys, 10_000).tokens)
-    allowed = np.flatnonzero(~bench.lm.banned.numpy())
-    for share in (0.0, 0.01, 0.05, 0.1):
-        cell = cells.setdefault(share, [0, 8 * len(codeword), 0, 0])
+    sent = scheme.write(writing_on(channel, key, number, message))
+    words = channel.source.vocabulary.text(sent.tokens).decode("utf-8").split(" ")
+    others = " ".join(bench.prompts).split(" ")
+    tokenizer = bench.lm.text_tokenizer
+    for share in ("one word", "1 %", "5 %", "10 %"):
+        cell = cells.setdefault(share, [0, 0])
         for _ in range(EDITS_PER_TEXT):
-            edited = np.where(rng.random(len(tokens)) < share, rng.choice(allowed, len(tokens)), tokens)
-            text = bench.vocabulary.text(tuple(edited.tolist())).decode("utf-8", "replace")
-            read = parallel.tokenise(bench.lm.tokenizer, text)
-            received = parallel.received_bits(channel.token_bytes, read, keys, settings)
-            bits = received.then(BitString(0, max(0, 8 * len(codeword) - received.length))).first(8 * len(codeword))
-            cell[0] += (bits.value ^ int.from_bytes(codeword, "big")).bit_count()
-            cell[2] += finds(received, keys, settings.parity, len(codeword), message)
-            cell[3] += len(read) != len(tokens)
-    return len(tokens)
-
-
-def finds(received: BitString, keys: MessageKeys, parity: int, length: int, message: BitString) -> bool:
-    """Whether the receiver finds the message; other lengths than that of the message are not tried, to save time."""
-    whole = received.first(min(received.length, 8 * length)).to_bytes()
-    return any(
-        open_bytes(data, keys.check)[0] == message
-        for data in decode_frames(whole, parity)
-        if len(data) == length - parity
-    )
+            count = 1 if share == "one word" else rng.binomial(len(words), float(share[:-2]) / 100)
+            edited = list(words)
+            for place in sorted(rng.choice(len(words), count, replace=False).tolist(), reverse=True):
+                kind, other = rng.integers(3), others[rng.integers(len(others))]
+                edited[place : place + 1] = ([other], [], [edited[place], other])[kind]
+            text = " ".join(edited)
+            found = decode_with_tokenizer(tokenizer, text.encode(), key, [number], settings)
+            cell[0] += found.message == message
+            cell[1] += len(tokenizer.encode(text)) != len(sent.tokens)
+    return len(sent.tokens)
 
 
 def main() -> None:

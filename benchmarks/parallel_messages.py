@@ -24,16 +24,19 @@ with quitting_on_interrupt(__name__):
     import tyro
 
     from polar.text.channel import open_channel
-    from polar.text.decoding import decode_parallel
+    from polar.text.decoding import decode_with_tokenizer
     from polar.text.embedding import embed_with_retries
     from polar.text.framing import BitString
-    from polar.text.keys import KEY_BYTES, Key
-    from polar.text.settings import Settings
+    from polar.text.keys.key import KEY_BYTES, Key
+    from polar.text.schemes.parallel import Parallel
+    from polar.text.settings import LawSettings, Settings
     from polar.text.sources import open_vocabulary
     from wm_env.common.files import read_text
     from wm_env.common.json_values import parse_json, read_as
-    from wm_env.lm.models.load import EMBEDDED, load_lm, load_tokenizer
+    from wm_env.lm.models.folder import EMBEDDED
+    from wm_env.lm.models.load import load_lm
     from wm_env.lm.prompts import read_prompts
+    from wm_env.lm.tokenizer import read_text_tokenizer
 
 MESSAGE_BITS = 32
 
@@ -51,7 +54,14 @@ class Write:
     """Texts, keys and messages."""
     seed: int = 0
     """Chooses keys and messages."""
-    settings: tyro.conf.OmitArgPrefixes[Settings] = field(default_factory=lambda: Settings(scheme="parallel"))
+    scheme: tyro.conf.OmitArgPrefixes[Parallel] = field(default_factory=Parallel)
+    temperature: float = 1.0
+    """tau."""
+
+    @property
+    def settings(self) -> Settings:
+        """Of the texts."""
+        return Settings(self.scheme, LawSettings(temperature=self.temperature))
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,14 @@ class Read:
     """Read them back, and with a wrong key."""
 
     texts: tyro.conf.Positional[Path]
-    settings: tyro.conf.OmitArgPrefixes[Settings] = field(default_factory=lambda: Settings(scheme="parallel"))
+    scheme: tyro.conf.OmitArgPrefixes[Parallel] = field(default_factory=Parallel)
+    temperature: float = 1.0
+    """tau."""
+
+    @property
+    def settings(self) -> Settings:
+        """Of the texts."""
+        return Settings(self.scheme, LawSettings(temperature=self.temperature))
 
 
 @dataclass(frozen=True)
@@ -105,15 +122,15 @@ def read(options: Read) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(EMBEDDED / name, folder)
-        tokenizer = load_tokenizer(folder)
+        tokenizer = read_text_tokenizer(Path(folder))
         for line in lines:
             key, text, wanted = bytes.fromhex(line.key), line.text.encode(), BitString(line.message, MESSAGE_BITS)
             start = time.process_time()
-            found = decode_parallel(tokenizer, text, Key(key), [line.nonce], options.settings)
+            found = decode_with_tokenizer(tokenizer, text, Key(key), [line.nonce], options.settings)
             seconds += time.process_time() - start
             right += found.message == wanted
             wrong_key = Key(key[1:] + key[:1])
-            silent += decode_parallel(tokenizer, text, wrong_key, [line.nonce], options.settings).message is None
+            silent += decode_with_tokenizer(tokenizer, text, wrong_key, [line.nonce], options.settings).message is None
     print(
         f"no model loaded: {right} of {len(lines)} messages exact, {seconds / len(lines) * 1000:.1f} ms a text; "
         f"with a wrong key no message in {silent} of {len(lines)}"

@@ -15,13 +15,18 @@ from peer_schemes import discop, imec, sparsamp
 from sharing import Tally, add
 from torch import Tensor
 
-from polar.text.arithmetic import NoMessageError, Receiver, Sender
-from polar.text.channel import Channel, open_channel, pool_source
-from polar.text.keys import KEY_BYTES, Key, KeyStream, MessageKeys
-from polar.text.schemes import block, stream
-from polar.text.schemes.stream import Tokens
-from polar.text.settings import Settings
-from polar.text.sources import QuantisedLaw, drive, open_vocabulary
+from polar.text.arithmetic import Receiver, Sender
+from polar.text.channel import Channel, open_channel
+from polar.text.keys.derivation import KeyStream, MessageKeys
+from polar.text.keys.key import KEY_BYTES, Key
+from polar.text.scheme import Tokens
+from polar.text.schemes.block import Block
+from polar.text.schemes.block import walk as block
+from polar.text.schemes.block.coding import PoolSource
+from polar.text.schemes.stream import Stream
+from polar.text.schemes.stream import walk as stream
+from polar.text.settings import LawSettings, Settings
+from polar.text.sources import QuantisedLaw, open_vocabulary
 from wm_env.information import entropy
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.masked_lm import MaskedLM
@@ -92,7 +97,7 @@ class Job:
 
     def draws(self, label: str) -> KeyStream:
         """Shared randomness, from the start."""
-        return MessageKeys(self.key, 0, "stream").stream(label)
+        return MessageKeys(self.key, 0, b"stream").stream(label)
 
 
 @dataclass(frozen=True)
@@ -106,18 +111,15 @@ class Outcome:
 
 def send_stream(job: Job) -> Outcome:
     """Ours, token by token, read from the bytes of the text."""
-    keys = MessageKeys(job.key, 0, "stream")
+    keys = MessageKeys(job.key, 0, b"stream")
     sender = Sender(job.message, keys, MOST_TOKENS, MOST_TOKENS)
     vocabulary = job.channel.source.vocabulary
-    tokens, node = drive(stream.walk(vocabulary, keys, sender), job.laws.after)
+    tokens, node = stream.walk(vocabulary, keys, sender, job.laws.after)
     last = stream.finish_token(vocabulary, job.laws.after(tokens), node, keys.stream("tail"))
 
     def read() -> bytes | None:
         receiver = Receiver(vocabulary.text((*tokens, last)), keys)
-        try:
-            drive(stream.walk(vocabulary, keys, receiver), job.laws.after)
-        except NoMessageError:
-            return None
+        receiver.follow(lambda: stream.walk(vocabulary, keys, receiver, job.laws.after))
         return _payload(receiver)
 
     return Outcome((*tokens, last), sender.frame.length, read)
@@ -125,9 +127,9 @@ def send_stream(job: Job) -> Outcome:
 
 def send_block(job: Job) -> Outcome:
     """Ours with keyed pools of Q = 64 blocks of 8 tokens, read from the bytes of the text."""
-    keys = MessageKeys(job.key, 0, "block")
+    keys = MessageKeys(job.key, 0, b"block")
     sender = Sender(job.message, keys, MOST_TOKENS, MOST_TOKENS)
-    source = pool_source(job.channel, keys)
+    source = PoolSource(Block(), job.channel, keys)
     pools: dict[Tokens, Pool] = {}
 
     def pool(tokens: Tokens) -> Pool:
@@ -135,14 +137,11 @@ def send_block(job: Job) -> Outcome:
             pools[tokens] = source.pool(tokens)
         return pools[tokens]
 
-    tokens = drive(block.walk(keys, sender, 0.0), pool)
+    tokens = block.walk(keys, sender, 0.0, pool)
 
     def read() -> bytes | None:
         receiver = Receiver(job.channel.source.vocabulary.text(tokens), keys)
-        try:
-            drive(block.walk(keys, receiver, 0.0), pool)
-        except NoMessageError:
-            return None
+        receiver.follow(lambda: block.walk(keys, receiver, 0.0, pool))
         return _payload(receiver)
 
     return Outcome(tokens, sender.frame.length, read)
@@ -258,7 +257,8 @@ def compare_texts(texts: int, block_texts: int, message_bytes: int, seed: int, d
     yield HEADER
     for name, (send, reads) in SCHEMES.items():
         total: Tally = {}
-        settings = Settings(scheme="block" if send is send_block else "stream")
+        law = LawSettings(temperature=1.0, form="any")
+        settings = Settings(Block() if send is send_block else Stream(), law)
         count = block_texts if send is send_block else texts
         if not count:
             continue

@@ -29,6 +29,7 @@ with quitting_on_interrupt(__name__):
     from wm_env.common.files import check_output, write_json
     from wm_env.env import CovertWatermarkEnv
     from wm_env.optimum import percent_of_optimum
+    from wm_env.problem import open_tree, split_prompts
     from wm_env.wrappers import LogitsToSimplices
 
 
@@ -39,6 +40,7 @@ class Result:
     learner: str
     seed: int
     start_rate: float
+    """Before the first rollout; where PPO-Lagrangian acts with marginals, that of the cover."""
     rate: float
     percent: float
     cost: float
@@ -56,9 +58,19 @@ class Options:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     split: Literal["all", "train"] = "all"
     """train: learn on prompts of the training split and evaluate on the ten held-out ones too."""
-    prompts: int = 4
-    iterations: int = AGENT.presets["ppo"].iterations
-    """Rollouts of 8 episodes of two blocks."""
+    preset: Literal["ppo", "paper"] = "ppo"
+    """Constants of PPO-Lagrangian and sizes of the environment: ppo = its defaults, paper = the paper's problem."""
+    prompts: int | None = None
+    labels: int | None = None
+    candidates: int | None = None
+    """If not given, those of the preset."""
+    iterations: int | None = None
+    """Rollouts; if not given, as many as in the preset."""
+    margin: float = 0.0
+    """Share of the limit that training leaves, so that prompts that were never seen stay within it."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where PPO-Lagrangian's networks are."""
+    threads: int = 1
     penalty: float = 1.0541
     """Of the stock PPO, bits per unit of cost; the optimal multiplier of the default problem by default."""
     out: Path = Path("runs/benchmark-ppo.json")
@@ -78,14 +90,16 @@ class Penalised(LogitVecEnv):
 
 
 def constrained(options: Options, arguments: dict[str, Any], seed: int) -> Result:
-    settings = replace(AGENT.presets["ppo"], constants=AGENT.constants, seed=seed)
+    preset = AGENT.presets[options.preset]
+    settings = replace(preset, seed=seed, labels=arguments["labels"], device=options.device)
     env = CovertWatermarkEnv(**arguments)
-    model = make_model(arguments, settings)
+    tighter = arguments | {"epsilon": (1 - options.margin) * env.problem.epsilon}
+    model = make_model(tighter, settings)
     model.set_logger(configure(None, []))
     start = evaluate_deterministic(model, env)
-    callback = LawEvaluation(env)
+    callback = LawEvaluation(CovertWatermarkEnv(**tighter))
     begin = time.perf_counter()
-    model.learn(options.iterations * model.n_steps * model.n_envs, callback)
+    model.learn((options.iterations or preset.iterations) * model.n_steps * model.n_envs, callback)
     seconds = time.perf_counter() - begin
     callback.restore_best()
     found = evaluate_deterministic(model, env)
@@ -98,13 +112,13 @@ def constrained(options: Options, arguments: dict[str, Any], seed: int) -> Resul
 
 
 def stock(options: Options, arguments: dict[str, Any], seed: int) -> Result:
-    copies = AGENT.constants.copies
+    copies = 8
     env = Penalised(options.penalty, copies, **arguments)
     model = PPO("MultiInputPolicy", env, n_steps=32, batch_size=64, seed=seed, device="cpu")
     begin = time.perf_counter()
     rate, cost = play(model, arguments)
     start = rate
-    model.learn(options.iterations * 2 * copies)
+    model.learn((options.iterations or 600) * 2 * copies)
     seconds = time.perf_counter() - begin
     rate, cost = play(model, arguments)
     optimum = CovertWatermarkEnv(**arguments).problem.rate_bound
@@ -128,10 +142,18 @@ def percent(evaluation: Evaluation, env: CovertWatermarkEnv) -> float:
 
 def main() -> None:
     options = tyro.cli(Options)
-    within(options, seeds=SEEDS, prompts=MANY, iterations=MANY, penalty=(0, 10**6))
+    within(options, seeds=SEEDS, prompts=MANY, iterations=MANY, penalty=(0, 10**6), margin=(0, 1), threads=(1, 1024))
     check_output(options.out, "name another --out")
-    torch.set_num_threads(1)
-    arguments = {"tree": "news", "prompts": options.prompts, "split": options.split}
+    torch.set_num_threads(options.threads)
+    preset = AGENT.presets[options.preset]
+    whole = open_tree("news")
+    arguments = {
+        "tree": "news",
+        "split": options.split,
+        "prompts": options.prompts or preset.prompts or len(split_prompts(whole, options.split)),
+        "labels": options.labels or preset.labels,
+        "candidates": options.candidates or preset.candidates or whole.meta.candidates,
+    }
     run = constrained if options.learner == "ppo-lagrangian" else stock
     results = []
     for seed in options.seeds:

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from polar.text.keys import Key
+from polar.text.keys.key import Key
 from polar.text.schemes.robust.reader import Receiver
 from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.schemes.robust.words import as_letters
@@ -81,7 +81,8 @@ ROWS = [
 
 
 def payload_of(number: int) -> list[int]:
-    return np.random.default_rng([number, 32]).integers(0, 2, SETTINGS.payload_bits).tolist()
+    payload: list[int] = np.random.default_rng([number, 32]).integers(0, 2, SETTINGS.payload_bits).tolist()
+    return payload
 
 
 def key_of(number: int) -> Key:
@@ -96,7 +97,8 @@ def write_texts(options: Options, temperature: float) -> np.ndarray:
     """The tokens of the texts at one temperature, shape (texts, LENGTH)."""
     path = options.folder / f"texts-{temperature}-{options.texts}.npy"
     if path.exists():
-        return np.load(path)
+        stored: np.ndarray = np.load(path)
+        return stored
     import torch
 
     from polar.text.schemes.robust.sampling import Sampling, write_forward
@@ -203,9 +205,10 @@ def measure(options: Options, row: Row, tokens: np.ndarray, pool: ProcessPoolExe
     if not path.exists():
         strings = tokenizer().strings
         texts = [b"".join(strings[token] for token in line[: row.tokens].tolist()).decode() for line in tokens]
-        found = list(pool.map(partial(read_one, row), range(len(texts)), texts, chunksize=4))
-        path.write_text(json.dumps({name: [each[name] for each in found] for name in found[0]}))
-    return json.loads(path.read_text())
+        rows = list(pool.map(partial(read_one, row), range(len(texts)), texts, chunksize=4))
+        path.write_text(json.dumps({name: [each[name] for each in rows] for name in rows[0]}))
+    found: dict[str, Sequence[float]] = json.loads(path.read_text())
+    return found
 
 
 def main(options: Options) -> None:

@@ -53,7 +53,7 @@ def sample(
         masks = np.full((len(contexts), BLOCK - number % BLOCK), lm.mask_id)
         seen = np.concatenate([contexts, tokens], axis=1)
         canvas = torch.from_numpy(np.concatenate([seen, masks], axis=1))
-        laws = [lm.log2_probs(part, seen.shape[1], temperature).exp2().cpu().numpy() for part in canvas.split(50)]
+        laws = [lm.log2_probs(part, seen.shape[1], temperature).exp2().cpu().numpy() for part in canvas.split(50)]  # type: ignore[no-untyped-call]
         law = np.concatenate(laws)
         sums = law.cumsum(axis=1)
         chosen = (sums < rng.random((len(law), 1)) * sums[:, -1:]).sum(axis=1)

@@ -14,16 +14,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wm_env.common.checks import integer, name_or_path, number, options_or_none, reals, seed_or_none
-from wm_env.costs import Cost, cost_of
+from wm_env.common.threads import one_thread_after_fork
+from wm_env.criteria.channel import channels_of
+from wm_env.criteria.costs import Cost, cost_of
+from wm_env.criteria.objectives import Objective, make_objective
 from wm_env.information import Measures
 from wm_env.law import BlockLaw, JointLaw, advance, induced_cover
-from wm_env.objectives import Objective, make_objective
 from wm_env.optimum import RateBound, check_budget
 from wm_env.problem import Problem, open_tree, split_prompts
 from wm_env.spaces import TOLERANCE, ProductOfSimplices
 from wm_env.tree import StateTree, subset
 
 Observation = dict[str, Any]
+
+one_thread_after_fork()
 
 
 class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
@@ -54,16 +58,18 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
     message bits at the positions M* of the polar code deliver (`objective="coded"`). Not discounted, not penalised.
 
     ## Cost
-    `info["cost"]` = V(P~_XS, P_XS), the total variation between what is sent and what the model would have written, in
-    [0, 1]; of the coded law when the objective is coded. 0.0 at reset. The task is to maximise sum_b gamma^b r_b
-    subject to sum_b gamma^b c_b <= epsilon, b = 1..B.
+    `info["cost"]` is how far what is sent is from what the model would have written. `cost="tv"`, the paper's: the
+    total variation V(P~_XS, P_XS), in [0, 1]. `cost="kl"`: the KL divergence D(P~_XS || P_XS) in bits. Of the coded law
+    when the objective is coded; 0.0 at reset. The task is to maximise sum_b gamma^b r_b subject to
+    sum_b gamma^b c_b <= epsilon, b = 1..B.
 
     ## Info
-    At every step, floats: `cost`, `cost_so_far` (sum of gamma^b c_b), `rate_per_token` (r / L), `i_ux`, `i_us`,
-    `i_ux_given_s`, `cover_entropy`, bits per block. At reset: `cost`, `cost_so_far` and `rate_bound`, which sum_b
-    gamma^b r_b of no policy within the budget exceeds. Where M labels are known to reach it, as by default,
-    `optimal_rate` is the same number: every candidate of a state needs a label of its own, the same in all states that
-    share it, so fewer than Q are too few; the coded objective has none. Tables are attributes: `problem`, `laws`.
+    The same keys at reset and at every step, `np.float64`. Of the block, 0 at reset: `cost`, `rate_per_token` (r / L),
+    `i_ux`, `i_us`, `i_ux_given_s`, `cover_entropy`, bits per block. Of the episode: `cost_so_far`, the sum of
+    gamma^b c_b; `rate_bound`, which sum_b gamma^b r_b of no policy within the budget exceeds; `optimal_rate`, the same
+    number where M labels are known to reach it, as by default, else NaN. Every candidate of a state needs a label of
+    its own, the same in all states that share it, so fewer than Q labels are too few. The coded objective's optimum is
+    not known. Tables are attributes: `problem`, `laws`.
 
     ## Starting state
     Z(1) is the prior over prompts. Without options every episode has the same prompts, the first of the split.
@@ -82,8 +88,11 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
     | `blocks` | `None` | B, the first blocks of the tree; all of them by default |
     | `epsilon` | 0.1 | bound on sum_b gamma^b c_b; the environment reports, it does not enforce |
     | `gamma` | 1.0 | discount of the objective |
-    | `objective` | `"gp"` | `"gp"` or `"coded"` |
+    | `objective` | `"gp"` | `"gp"`, `"coded"`, or a `wm_env.criteria.objectives.Objective` |
     | `message_bits` | `None` | message bits per block, for the coded objective only: 3 by default |
+    | `cost` | `"tv"` | `"tv"`, `"kl"`, or a `wm_env.criteria.costs.Cost` |
+    | `channel` | `None` | edits on the way to the decoder, `"erasure"` or `"substitution"`: `wm_env.criteria.channel` |
+    | `noise` | 0.0 | chance that a token is edited; the reward is then I(U;Y) - I(U;S), the cost stays that of X |
     | `split` | `"all"` | `"train"`, `"test"` (every fifth prompt) or `"all"` |
     | `problem` | `None` | a `wm_env.problem.Problem`, in the place of the tree, its sizes, epsilon and gamma |
 
@@ -113,6 +122,8 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         render_mode: str | None = None,
         problem: Problem | None = None,
         cost: str | Cost = "tv",
+        channel: str | None = None,
+        noise: float = 0.0,
     ):
         if problem is not None:
             _refuse_beside(
@@ -126,6 +137,8 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
                 gamma=gamma,
                 split=split,
                 cost=cost,
+                channel=channel,
+                noise=noise,
             )
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode={render_mode!r}: choose 'human', 'ansi', 'rgb_array' or None")
@@ -135,6 +148,8 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             cut = subset(pool, range(prompts))
             budget, discount = number("epsilon", epsilon), number("gamma", gamma)
             problem = Problem(cut, budget, discount, integer("labels", labels), cost_of(cost))
+            problem = dataclasses.replace(problem, channel=channel, noise=number("noise", noise))
+            channels_of(cut, channel, problem.noise)
             check_budget(problem.epsilon, problem.gamma)
         else:
             pool = problem.tree
@@ -192,7 +207,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         p_label, p_candidate = repair_action(action, block.support, self._action_shape)
         law = BlockLaw(self._state_probs, block.cover, block.symbol, p_label, p_candidate)
         seen = self.objective(law)
-        measured = self.objective.measure(seen, self.problem.cost)
+        measured = self.objective.measure_behind(seen, self.problem.cost, self.problem.channels[len(self.laws)])
         self.laws, self._measured = (*self.laws, law), (*self._measured, measured)
         terminated = len(self.laws) == len(self.problem.blocks)
         if not terminated:
@@ -233,7 +248,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             "cost": self._first.cost.name,
             "epsilon": self._first.epsilon,
             "gamma": self._first.gamma,
-        }
+        } | ({} if self._first.channel is None else {"channel": self._first.channel, "noise": self._first.noise})
 
     def render(self) -> str | NDArray[np.uint8] | None:
         """One line per finished block and one of sums, or a picture of the sums; None in the other modes."""

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from wm_env.law import (
     BlockLaw,
+    SharedSymbols,
     add_rows,
     advance,
     induced_cover,
     joint_probs,
     probs_given_state,
+    shared_symbols,
     sum_by_symbol,
 )
 
@@ -89,19 +91,21 @@ def kl_divergence(first: Tensor, second: Tensor, dim: int | tuple[int, ...] = -1
 def measure(law: BlockLaw, cost: StateCost | None = None) -> Measures:
     """All measures of a block; scalars, or one number per law of a batch.
 
-    `cost` is a `wm_env.costs.Cost` or the like, the total variation by default.
+    `cost` is a `wm_env.criteria.costs.Cost` or the like, the total variation by default.
 
     H(U,X) is taken as H(S,U,X) - H(S|U,X), of which the second term concerns shared symbols only: so the logarithms of
     the joint law are those of W, and the table P(x,u) is not needed for symbols that belong to one state.
     """
     z = law.state_probs
+    shared = law.shared or shared_symbols(law.symbol)
     given_state = probs_given_state(law)
     induced = given_state.sum(1)
     h_u = entropy((z[:, None] * law.p_label).sum(0), 0)
-    h_x = entropy(sum_by_symbol((z[:, None] * induced)[:, None], law.symbol), (0, 1))
+    place = law.symbol.clamp_min(0).flatten(0, 1)
+    h_x = entropy(add_rows((z[:, None] * induced).flatten(0, 1)[:, None], place, shared.symbols), (0, 1))
     h_u_given_s = (z * entropy(law.p_label, 1)).sum(0)
     h_x_given_u_and_s = (z * cross_entropy(given_state, law.p_candidate, (1, 2))).sum(0)
-    h_u_and_x = entropy(z, 0) + h_u_given_s + h_x_given_u_and_s - _state_entropy(law, given_state)
+    h_u_and_x = entropy(z, 0) + h_u_given_s + h_x_given_u_and_s - _state_entropy(law, given_state, shared)
     return Measures(
         rate=h_u_given_s - (h_u_and_x - h_x),
         cost=_cost_by_state(law, induced, cost).sum(0),
@@ -126,16 +130,12 @@ def law_totals(blocks: Sequence[BlockLaw], gamma: float = 1.0, cost: StateCost |
     return discounted_totals([measure(block, cost) for block in blocks], gamma)
 
 
-def _state_entropy(law: BlockLaw, given_state: Tensor) -> Tensor:
+def _state_entropy(law: BlockLaw, given_state: Tensor, shared: SharedSymbols) -> Tensor:
     """H(S|U,X): what label and symbol leave open about the state; only symbols that several states share do."""
-    place = law.symbol.clamp_min(0).flatten(0, 1)
-    present = (law.symbol >= 0).flatten(0, 1).to(place.dtype)
-    owners = place.new_zeros(int(place.max()) + 1, *place.shape[1:]).scatter_add_(0, place, present).gather(0, place)
-    rows = ((owners > 1).reshape(len(place), -1).any(1)).nonzero()[:, 0]
     by_candidate = given_state.transpose(1, 2).flatten(0, 1)
-    joint = law.state_probs[rows // law.symbol.shape[1]][:, None] * by_candidate.index_select(0, rows)
-    names, numbers = torch.unique(place[rows], return_inverse=True)
-    return entropy(joint, (0, 1)) - entropy(add_rows(joint, numbers, len(names)), (0, 1))
+    weight = law.state_probs[shared.rows // law.symbol.shape[1]][:, None]
+    joint = weight * by_candidate.index_select(0, shared.rows)
+    return entropy(joint, (0, 1)) - entropy(add_rows(joint, shared.numbers, shared.count), (0, 1))
 
 
 def measure_by_state(law: BlockLaw, cost: StateCost | None = None) -> tuple[Tensor, Tensor]:

@@ -27,6 +27,34 @@ Policy = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
+class SharedSymbols:
+    """Which candidates of a block have a symbol of several states: found once, it spares every step the search.
+
+    Attributes:
+        symbols: number of symbols in the union over all states.
+        rows: places of those candidates among the N Q of the block, shape (K,).
+        numbers: their symbols, numbered from 0, shape (K, ...).
+        count: how many symbols these are.
+    """
+
+    symbols: int
+    rows: Tensor
+    numbers: Tensor
+    count: int
+
+
+def shared_symbols(symbol: Tensor) -> SharedSymbols:
+    """The symbols that several states of a block share; `symbol` as in `BlockLaw`."""
+    place = symbol.clamp_min(0).flatten(0, 1)
+    symbols = int(place.max()) + 1
+    present = (symbol >= 0).flatten(0, 1).long()
+    owners = present.new_zeros(symbols, *place.shape[1:]).scatter_add_(0, place, present).gather(0, place)
+    rows = ((owners > 1).reshape(len(place), -1).any(1)).nonzero()[:, 0]
+    names, numbers = torch.unique(place[rows], return_inverse=True)
+    return SharedSymbols(symbols, rows, numbers, len(names))
+
+
+@dataclass(frozen=True)
 class BlockLaw:
     """The law of one block: Z(s), P(x|s), P(u|s) and W(x|u,s).
 
@@ -40,6 +68,7 @@ class BlockLaw:
         symbol: shape (N, Q, ...), int64; states that share a token block share its number; -1 where `cover` is padded.
         p_label: P(u|s), shape (N, M, ...), sums to 1 over u.
         p_candidate: W(x|u,s), shape (N, M, Q, ...), sums to 1 over x, zero where `cover` is zero.
+        shared: what `shared_symbols` finds in `symbol`, where that is known beforehand.
     """
 
     state_probs: Tensor
@@ -47,6 +76,7 @@ class BlockLaw:
     symbol: Tensor
     p_label: Tensor
     p_candidate: Tensor
+    shared: SharedSymbols | None = None
 
     @property
     def labels(self) -> int:

@@ -8,22 +8,24 @@ problem in the q's:
     maximise sum_b gamma^b H_q(X_b|S_b)  subject to  sum_b gamma^b c_b <= epsilon,    c_b = E D(q(.|S_b), P(.|S_b)).
 
 With a multiplier beta it separates: the value to go of a state depends on nothing but the state, so Z is not needed
-on the way back, and every state has a closed form, the best response of the cost (`wm_env.costs`): the cover clipped
-between two multiples of 2^bonus if D is the total variation, the tilted cover if D is the KL divergence.
+on the way back, and every state has a closed form, the best response of the cost (`wm_env.criteria.costs`): the cover
+clipped between two multiples of 2^bonus if D is the total variation, the tilted cover if D is the KL divergence.
 
 M labels that are too few for a proper colouring reach less: the rate of a block, H(U|S) - H(U|X), is at most log2 M.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
-from wm_env.colouring import colour_candidates
-from wm_env.costs import TOTAL_VARIATION, Cost
+from wm_env.common.arrays import Floats, Ints
+from wm_env.criteria.costs import TOTAL_VARIATION, Cost
 from wm_env.information import entropy
+from wm_env.labels.colouring import colour_candidates
 from wm_env.law import advance
 from wm_env.tree import StateTree
 
@@ -78,8 +80,15 @@ def rate_bound(tree: StateTree, optimum: Optimum, labels: int | None = None, gam
     """
     if labels is None or all(int(colour_candidates(block).max()) < labels for block in tree.blocks):
         return RateBound(optimum.rate, exact=True)
-    most = sum(gamma ** (number + 1) * math.log2(labels) for number in range(len(tree.blocks)))
-    return RateBound(min(optimum.rate, most), exact=False)
+    return rate_of_labels(optimum.rate, len(tree.blocks), labels, gamma, exact=False)
+
+
+def rate_of_labels(rate: float, blocks: int, labels: int, gamma: float, exact: bool) -> RateBound:
+    """`rate`, if it is known to be reached; else the smaller of it and sum_b gamma^b log2 M, b = 1..blocks."""
+    if exact:
+        return RateBound(rate, exact=True)
+    most = sum(gamma ** (number + 1) * math.log2(labels) for number in range(blocks))
+    return RateBound(min(rate, most), exact=False)
 
 
 def solve(tree: StateTree, epsilon: float, gamma: float = 1.0, cost: Cost = TOTAL_VARIATION) -> Optimum:
@@ -92,8 +101,31 @@ def solve(tree: StateTree, epsilon: float, gamma: float = 1.0, cost: Cost = TOTA
         ValueError: a budget that is negative or not a number, a discount outside (0, 1], or a finite budget of a cost
             whose best response is not known.
     """
+    covers, children = zip(*((block.cover, block.child) for block in tree.blocks), strict=True)
+    return solve_blocks(tree.prior, covers, children, epsilon, gamma, cost)
+
+
+def solve_blocks(
+    prior: Floats,
+    covers: Sequence[Floats],
+    children: Sequence[Ints],
+    epsilon: float,
+    gamma: float = 1.0,
+    cost: Cost = TOTAL_VARIATION,
+) -> Optimum:
+    """`solve` for any graph of states, in which several paths may lead to one state.
+
+    Args:
+        prior: law of the first block's state, shape (N,).
+        covers: P(x|s) of every block, shape (N, Q).
+        children: next state of (s, x) of every block, shape (N, Q), -1 where there is none; the last is not used.
+        epsilon, gamma, cost: as in `solve`.
+
+    Raises:
+        ValueError: as `solve`.
+    """
     check_budget(epsilon, gamma)
-    problem = _Sweeps(tree, gamma, cost)
+    problem = _Sweeps(prior, covers, children, gamma, cost)
     free = problem.best_response(0.0)
     if problem.rate_and_cost(free)[1] <= epsilon:
         return problem.optimum(free, 0.0)
@@ -132,12 +164,14 @@ def percent_of_optimum(rate: float, optimum: Optimum | RateBound) -> float:
 
 
 class _Sweeps:
-    """A tree as tensors, with the two sweeps that a multiplier needs."""
+    """Blocks of states as tensors, with the two sweeps that a multiplier needs."""
 
-    def __init__(self, tree: StateTree, gamma: float, cost: Cost) -> None:
-        self.prior = torch.as_tensor(tree.prior)
-        self.covers = tuple(torch.as_tensor(block.cover) for block in tree.blocks)
-        self.children = tuple(torch.as_tensor(block.child) for block in tree.blocks)
+    def __init__(
+        self, prior: Floats, covers: Sequence[Floats], children: Sequence[Ints], gamma: float, cost: Cost
+    ) -> None:
+        self.prior = torch.as_tensor(prior)
+        self.covers = tuple(map(torch.as_tensor, covers))
+        self.children = tuple(map(torch.as_tensor, children))
         self.gamma, self.cost = gamma, cost
 
     def best_response(self, multiplier: float) -> tuple[Tensor, ...]:

@@ -9,13 +9,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from wm_env.costs import TOTAL_VARIATION, Cost
+from wm_env.criteria.channel import BlockChannel, channels_of
+from wm_env.criteria.costs import TOTAL_VARIATION, Cost
+from wm_env.criteria.noise import noisy_rate_bound
 from wm_env.optimum import Optimum, RateBound, rate_bound, solve
 from wm_env.tree import StateTree, load_tree, shipped_tree
 
 SPLITS = ("all", "train", "test")
 HELD_OUT = 5
 """Every fifth prompt of a tree is a test prompt."""
+MESSAGE_BITS = 3
+"""Message bits per block of the coded objective, if not given."""
 MOST_DITHER_BITS = 8
 """d, most bits of dither; labels of a block of 8 tokens have no use for more."""
 
@@ -40,6 +44,8 @@ class Problem:
         gamma: discount, in (0, 1].
         labels: M; None: as many as it takes.
         cost: c, what epsilon bounds.
+        channel: how texts are edited before the decoder sees them, "erasure" or "substitution"; None: not at all.
+        noise: probability that a token is edited.
     """
 
     tree: StateTree
@@ -47,6 +53,8 @@ class Problem:
     gamma: float
     labels: int | None = None
     cost: Cost = TOTAL_VARIATION
+    channel: str | None = None
+    noise: float = 0.0
 
     @cached_property
     def blocks(self) -> tuple[BlockTensors, ...]:
@@ -60,6 +68,21 @@ class Problem:
             )
             for block in self.tree.blocks
         )
+
+    @cached_property
+    def channels(self) -> tuple[BlockChannel | None, ...]:
+        """What every block passes on its way to the decoder; None where nothing is edited.
+
+        Raises:
+            ValueError: an unknown channel, noise outside [0, 1), or noise without a channel.
+        """
+        return channels_of(self.tree, self.channel, self.noise)
+
+    @cached_property
+    def noisy_rate(self) -> float:
+        """What no law within the budget exceeds behind the channel, with any number of labels."""
+        channels = [channel for channel in self.channels if channel is not None]
+        return noisy_rate_bound(self.tree, channels, self.epsilon, self.gamma).rate
 
     @cached_property
     def optimum(self) -> Optimum:
@@ -76,7 +99,15 @@ class Problem:
         return self.bound_for(self.labels)
 
     def bound_for(self, labels: int | None) -> RateBound:
-        """The same for another number of labels."""
+        """The same for another number of labels.
+
+        Behind a channel it is a bound that need not be reached. With another cost than the total variation it is the
+        bound of unedited texts, which edits do not raise.
+        """
+        if self.channel is not None:
+            clean = dataclasses.replace(self, channel=None, noise=0.0).bound_for(labels)
+            rate = min(clean.rate, self.noisy_rate) if self.cost == TOTAL_VARIATION else clean.rate
+            return RateBound(rate, exact=False)
         if self.cost.solvable:
             return rate_bound(self.tree, self.optimum, labels, self.gamma)
         free = solve(self.tree, math.inf, self.gamma, self.cost)

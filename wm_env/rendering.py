@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from wm_env.common.figures import Figure, pixels
 from wm_env.optimum import RateBound
 from wm_env.problem import Problem
 
@@ -27,7 +26,6 @@ def draw_frame(
     """
     blocks, epsilon = len(problem.blocks), problem.epsilon
     figure = Figure(figsize=(6.4, 3.6), dpi=100, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     finished = range(1, len(gained) + 1)
     left.bar(finished, gained, color="C0")
@@ -45,5 +43,4 @@ def draw_frame(
         axes.set_xlim(0.25, blocks + 0.75)
         axes.set_xticks(range(1, blocks + 1))
         axes.set_xlabel("block")
-    canvas.draw()  # type: ignore[no-untyped-call]
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
+    return pixels(figure)

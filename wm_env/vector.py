@@ -1,7 +1,7 @@
 """Many copies of CovertWatermarkEnv-v0 in one object: the same numbers, one tensor operation for all copies."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import gymnasium as gym
@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wm_env.common.checks import integer, options_or_none, reals, seed_or_none
-from wm_env.credit import COST, PARENT, RATE, parents
+from wm_env.criteria.channel import BlockChannel, stack_channels
+from wm_env.criteria.credit import COST, PARENT, RATE, parents
 from wm_env.env import CovertWatermarkEnv, Observation, info_values, repair_action, repair_laws
 from wm_env.information import Measures
-from wm_env.law import BlockLaw, advance, induced_cover
+from wm_env.law import BlockLaw, SharedSymbols, advance, induced_cover, shared_symbols
 from wm_env.problem import BlockTensors, Problem
+from wm_env.tensor_env import TensorEnv
 
 Infos = dict[str, Any]
 Flags = NDArray[np.bool_]
@@ -137,12 +139,13 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
     def credit(self) -> dict[str, NDArray[Any]]:
         """`rate_by_state`, `cost_by_state` and `parent` of the last step, arrays (num_envs, N).
 
-        See `wm_env.credit.CreditByState`. They outlast an automatic reset; zero and -1 for copies that were reset.
+        See `wm_env.criteria.credit.CreditByState`. They outlast an automatic reset; zero and -1 for copies that were
+        reset.
         """
         shape = (self.num_envs, self._shape[0])
         found = {RATE: np.zeros(shape), COST: np.zeros(shape), PARENT: np.full(shape, -1)}
         for play in self._played:
-            rate, cost = self.single.objective.measure_by_state(play.law, self.single.problem.cost)
+            rate, cost = self.single.objective.measure_by_state_behind(play.law, self.single.problem.cost, play.channel)
             found[RATE][play.copies, : len(rate)] = rate.T.numpy()
             found[COST][play.copies, : len(cost)] = cost.T.numpy()
             found[PARENT][play.copies] = parents(play.child, shape[1]).T.numpy()
@@ -154,26 +157,27 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         everyone = len(copies) == self.num_envs
         stacked = self._stacked[number] if everyone else self._stacked[number].of(copies)
         p_label, p_candidate = self._repair(actions if everyone else actions[copies], copies, stacked)
-        return _Move(number, copies, stacked.tensors, p_label, p_candidate)
+        return _Move(number, copies, stacked.tensors, stacked.shared, p_label, p_candidate, stacked.channel)
 
     def _play(self, move: "_Move") -> "_Play":
         """Play one block of some copies."""
         number, copies, block = move.number, move.copies, move.block
         state_probs = self._state_probs[: len(block.cover), torch.from_numpy(copies)]
-        law = self.single.objective(BlockLaw(state_probs, block.cover, block.symbol, move.p_label, move.p_candidate))
+        played = BlockLaw(state_probs, block.cover, block.symbol, move.p_label, move.p_candidate, move.shared)
+        law = self.single.objective(played)
         if number + 1 < len(self._stacked):
             following = advance(state_probs, induced_cover(law), block.child, self._shape[0])
             self._state_probs[:, torch.from_numpy(copies)] = following
-        measured = self.single.objective.measure(law, self.single.problem.cost)
+        measured = self.single.objective.measure_behind(law, self.single.problem.cost, move.channel)
         self._number[copies] += 1
         self._cost_so_far[copies] += self.single.problem.gamma ** (number + 1) * measured.cost.numpy()
-        return _Play(copies, law, measured, block.child)
+        return _Play(copies, law, measured, block.child, move.channel)
 
     def _repair(self, actions: NDArray[Any], copies: Copies, stacked: "_Stacked") -> tuple[Tensor, Tensor]:
         # Copies last: see `wm_env.law.BlockLaw`.
         states, (_, labels, entries) = len(stacked.tensors.cover), self._shape
         flat = torch.from_numpy(actions).flatten(1)[:, : states * labels * entries]
-        laws = flat.T.contiguous().to(torch.float64).view(states, labels, entries, len(actions))
+        laws = torch.empty(flat.T.shape, dtype=torch.float64).copy_(flat.T).view(states, labels, entries, len(actions))
         if stacked.padding is not None:
             # Copies with fewer states than others: what their actions say there is ignored, so any law will do.
             by_copy = laws.movedim(3, 1)
@@ -256,26 +260,47 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         }
 
 
+def make_copies(num_envs: int = 1, device: str | None = None, **arguments: Any) -> CovertWatermarkVectorEnv | TensorEnv:
+    """What `gymnasium.make_vec` makes: NumPy copies, or with `device` ("cpu", "cuda") tensors on that device.
+
+    Raises:
+        ValueError: arguments that the environment refuses, or no such device.
+    """
+    if device is None:
+        return CovertWatermarkVectorEnv(num_envs, **arguments)
+    return TensorEnv(num_envs, device, **arguments)
+
+
 @dataclass(frozen=True)
 class _Stacked:
     """One block of all copies.
 
     Attributes:
         tensors: fields of shape (n, Q, copies), n the most states of a copy; (n, Q, 1) if all copies have one problem.
+        shared: the symbols that several states of a copy share.
         padding: shape (n, copies), True where a copy has no such state; None if there is no padding.
         shown: the cover as observed, shape (copies, N * Q), float32.
+        channel: of all copies, or size 1 at the end if all have one problem; None where nothing is edited.
     """
 
     tensors: BlockTensors
+    shared: SharedSymbols
     padding: Tensor | None
     shown: NDArray[np.float32]
+    channel: BlockChannel | None
 
     def of(self, copies: Copies) -> "_Stacked":
         """Some copies only."""
         columns = torch.from_numpy(copies)
         values = [getattr(self.tensors, field.name) for field in fields(BlockTensors)]
         tensors = BlockTensors(*(value if value.shape[2] == 1 else value[..., columns] for value in values))
-        return _Stacked(tensors, None if self.padding is None else self.padding[:, columns], self.shown[copies])
+        numbers = self.shared.numbers
+        shared = replace(self.shared, numbers=numbers if numbers.shape[1] == 1 else numbers[:, columns])
+        padding = None if self.padding is None else self.padding[:, columns]
+        channel = self.channel
+        if channel is not None and channel.output.shape[2] > 1:
+            channel = BlockChannel(channel.kernel[..., columns], channel.output[..., columns])
+        return _Stacked(tensors, shared, padding, self.shown[copies], channel)
 
 
 @dataclass(frozen=True)
@@ -285,8 +310,10 @@ class _Move:
     number: int
     copies: Copies
     block: BlockTensors
+    shared: SharedSymbols
     p_label: Tensor
     p_candidate: Tensor
+    channel: BlockChannel | None
 
 
 @dataclass(frozen=True)
@@ -297,6 +324,7 @@ class _Play:
     law: BlockLaw
     measured: Measures
     child: Tensor
+    channel: BlockChannel | None
 
 
 def _stack(problems: list[Problem], states: int) -> list[_Stacked]:
@@ -304,7 +332,9 @@ def _stack(problems: list[Problem], states: int) -> list[_Stacked]:
     copies = len(problems)
     alone = all(problem is problems[0] for problem in problems)
     stacked = []
-    for blocks in zip(*(problem.blocks for problem in (problems[:1] if alone else problems)), strict=True):
+    some = problems[:1] if alone else problems
+    for number, blocks in enumerate(zip(*(problem.blocks for problem in some), strict=True)):
+        channels = [channel for problem in some if (channel := problem.channels[number]) is not None]
         most = max(len(block.cover) for block in blocks)
         missing = [most - len(block.cover) for block in blocks]
         tensors = BlockTensors(
@@ -316,7 +346,8 @@ def _stack(problems: list[Problem], states: int) -> list[_Stacked]:
         shown = _pad([block.cover for block in blocks], [states - len(block.cover) for block in blocks], 0.0)
         padding = torch.arange(most)[:, None] >= most - torch.tensor(missing) if any(missing) else None
         flat = shown.float().movedim(2, 0).flatten(1).expand(copies, -1).numpy()
-        stacked.append(_Stacked(tensors, padding, flat))
+        channel = stack_channels(channels) if channels else None
+        stacked.append(_Stacked(tensors, shared_symbols(tensors.symbol), padding, flat, channel))
     return stacked
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from agents.common.policies import SoftmaxPolicy
-from wm_env.costs import COSTS, TOTAL_VARIATION
+from wm_env.criteria.costs import COSTS, TOTAL_VARIATION, rounded
+from wm_env.criteria.objectives import Objective
 from wm_env.information import Measures, discounted_totals, entropy, law_totals
 from wm_env.law import BlockLaw, JointLaw, Policy, roll_out
-from wm_env.objectives import Objective
 from wm_env.optimum import FEASIBLE, percent_of_optimum
 from wm_env.problem import Problem
 
@@ -52,7 +52,10 @@ def evaluate_law(problem: Problem, objective: Objective, policy: Policy) -> Eval
     rolled = roll_out(problem.tree, sent)
     sets = (chosen,) * len(rolled.blocks) if chosen else None
     law = JointLaw(rolled.blocks, rolled.block_length, rolled.tree, sets)
-    measures = tuple(objective.measure(objective(block), problem.cost) for block in law.blocks)
+    measures = tuple(
+        objective.measure_behind(objective(block), problem.cost, channel)
+        for block, channel in zip(law.blocks, problem.channels, strict=True)
+    )
     totals = discounted_totals(measures, problem.gamma)
     costs = {name: law_totals(law.blocks, problem.gamma, cost).cost for name, cost in COSTS.items()}
     return Evaluation(law, measures, totals.rate, totals.cost, costs, totals.cost <= problem.epsilon + FEASIBLE)
@@ -101,9 +104,8 @@ def progress(metrics: Mapping[str, float], epsilon: float, multiplier: float) ->
 
     A law over the limit has no share: with enough cost any rate can be had.
     """
-    line = (
-        f"rate {metrics['eval/rate']:.4f} bits, cost {metrics['eval/cost']:.4f} of {epsilon:g}, beta {multiplier:.3f}"
-    )
+    rate, cost = rounded(metrics["eval/rate"]), rounded(metrics["eval/cost"])
+    line = f"rate {rate} bits, cost {cost} of {epsilon:g}, beta {multiplier:.3f}"
     if not metrics["eval/feasible"]:
         return f"{line}, over the limit"
     for tag, name in (("law/percent_of_optimum", "optimum"), ("law/percent_of_bound", "upper bound")):
@@ -120,9 +122,9 @@ def summary(evaluation: Evaluation, problem: Problem, objective: Objective) -> s
         kind = ", lengths by state, no errors"
     else:
         per_token = sum(float(measured.rate) for measured in evaluation.measures) / (blocks * length)
-        worth, kind = f"rate {evaluation.rate:.4f} bits", ""
+        worth, kind = f"rate {rounded(evaluation.rate)} bits", ""
     line = (
-        f"{worth} over {blocks} blocks of {length} tokens ({per_token:.4f} bits per token){kind}, "
+        f"{worth} over {blocks} blocks of {length} tokens ({rounded(per_token)} bits per token){kind}, "
         f"{problem.cost.told(evaluation.cost)} of at most {problem.epsilon:g}"
     )
     if problem.cost != TOTAL_VARIATION:

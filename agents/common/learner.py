@@ -2,13 +2,20 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 if TYPE_CHECKING:
     from agents.common.evaluation import Evaluation
     from agents.common.runs import RunFolder
+    from wm_env.env import CovertWatermarkEnv
+
+
+TrainedPolicy = Callable[[dict[str, Any], "CovertWatermarkEnv"], NDArray[np.float32]]
+"""Observation and the environment that gave it -> its action; nothing random."""
 
 
 class Learner(ABC):
@@ -18,6 +25,7 @@ class Learner(ABC):
     checkpoints, signals. A learner that cannot go on from a checkpoint leaves out `state` and `restore`.
 
     Attributes:
+        generalises: the policy is a function of observations, `act`, not a table of the tree's states.
         iterates: there are iterations; otherwise the first evaluation is all there is.
         iteration: iterations done so far.
         multiplier: beta, the present price of the cost in bits; 0 if there is none.
@@ -25,6 +33,7 @@ class Learner(ABC):
         advice: which constants to lower if the law is no longer finite.
     """
 
+    generalises: bool = False
     iterates: bool = True
     iteration: int = 0
     multiplier: float = 0.0
@@ -44,6 +53,10 @@ class Learner(ABC):
     @abstractmethod
     def evaluate(self) -> "Evaluation":
         """The law of the present parameters, exactly."""
+
+    def act(self, observation: dict[str, Any], env: "CovertWatermarkEnv") -> NDArray[np.float32]:
+        """The action on an observation of an environment, if the policy generalises."""
+        raise NotImplementedError
 
     def parameters(self) -> dict[str, Tensor]:
         """A copy of what the law is a function of, by name."""

@@ -7,13 +7,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from agents.common.runs import RunFolder
+from wm_env.common.figures import Figure, MaxNLocator, pixels
 from wm_env.common.files import fingerprint, write_text
 from wm_env.law import JointLaw, induced_cover
 
@@ -40,16 +39,23 @@ class TrainingLog:
     Args:
         folder: the run folder.
         begun: what a resumed run goes on from; a new run begins with no rows.
+        limits: numbers that TensorBoard shows as lines beside metrics, by the metric: `limit/NAME` beside `eval/NAME`.
 
     Raises:
         OSError: the folder cannot be written.
         ValueError: the metrics to go on from are missing, damaged or others than the run wrote.
     """
 
-    def __init__(self, folder: RunFolder, begun: Begun | None = None) -> None:
+    def __init__(
+        self, folder: RunFolder, begun: Begun | None = None, limits: Mapping[str, float] | None = None
+    ) -> None:
+        self._limits = dict(limits or {})
         self._path = folder.metrics
         self._rows = [] if begun is None else _rows_up_to(folder.metrics, begun)
         self._writer = SummaryWriter(str(folder.path), purge_step=None if begun is None else begun.iteration + 1)
+        if self._limits and begun is None:
+            charts = {name: ["Multiline", [f"eval/{name}$", f"limit/{name}$"]] for name in self._limits}
+            self._writer.add_custom_scalars({"beside their limits": charts})
 
     def __enter__(self) -> "TrainingLog":
         return self
@@ -65,6 +71,11 @@ class TrainingLog:
         return int(self._rows[-1]["iteration"]) if self._rows else None
 
     @property
+    def first(self) -> dict[str, float]:
+        """The numbers of the first row."""
+        return {name: float(value) for name, value in self._rows[0].items()}
+
+    @property
     def fingerprint(self) -> str:
         """Of all rows so far: 64 hex digits."""
         return _fingerprint(self._rows)
@@ -77,6 +88,8 @@ class TrainingLog:
         write_text(self._path, "\n".join(lines) + "\n")
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, iteration)
+        for name, value in self._limits.items():
+            self._writer.add_scalar(f"limit/{name}", value, iteration)
 
     def add_laws(self, iteration: int, law: JointLaw) -> None:
         """Heat maps of P(u|s) and of P~(x|s) beside P(x|s), one figure of each per block."""
@@ -93,17 +106,17 @@ class TrainingLog:
             if len(block.cover) > STATES_SHOWN:
                 shown += f", the first {STATES_SHOWN} of {len(block.cover):,}"
             for name, panels in tables.items():
-                self._writer.add_figure(name, heat_maps(panels, shown), iteration)
+                self._writer.add_image(name, pixels(heat_maps(panels, shown)), iteration, dataformats="HWC")
         self._writer.flush()
 
-    def add_settings(self, settings: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """The hyper-parameters beside the final metrics, for TensorBoard's HPARAMS tab."""
-        plain = {
-            name: value if isinstance(value, int | float | str) else str(value) for name, value in settings.items()
-        }
+    def add_result(self, iteration: int, settings: Mapping[str, Any], result: Mapping[str, float | None]) -> None:
+        """The settings beside the numbers of the law that was saved, as `result/*`, for TensorBoard's HPARAMS tab."""
+        tagged = {f"result/{name}": value for name, value in result.items() if value is not None}
         writer = self._writer._get_file_writer()  # type: ignore[no-untyped-call]
-        for summary in hparams(plain, dict(metrics)):  # type: ignore[no-untyped-call]
+        for summary in hparams(_flat(settings), tagged):  # type: ignore[no-untyped-call]
             writer.add_summary(summary)
+        for name, value in tagged.items():
+            self._writer.add_scalar(name, value, iteration)
 
 
 def heat_maps(panels: Mapping[str, tuple[Tensor, str]], rows: str) -> Figure:
@@ -123,6 +136,17 @@ def heat_maps(panels: Mapping[str, tuple[Tensor, str]], rows: str) -> Figure:
             numbered.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         figure.colorbar(image, ax=axis, label="probability")
     return figure
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, int | float | str]:
+    """Nested settings as one level, learner.policy.common, of the types that TensorBoard takes."""
+    flat: dict[str, int | float | str] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{before}{name}.")
+        else:
+            flat[f"{before}{name}"] = value if isinstance(value, int | float | str) else str(value)
+    return flat
 
 
 def _rows_up_to(path: Path, begun: Begun) -> list[dict[str, str]]:

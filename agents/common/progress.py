@@ -9,9 +9,13 @@ from wm_env.common.command import is_terminal, silence_output
 
 
 def say(line: str) -> None:
-    """Print a line at once; once nobody reads any more, as after `| head`, print nothing: the run goes on."""
+    """Print a line at once; once nobody reads any more, as after `| head`, print nothing: the run goes on.
+
+    What the encoding of the output does not have is spelt out, as in \\u6c34.
+    """
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
-        print(line, flush=True)
+        print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
     except BrokenPipeError:
         silence_output()
 

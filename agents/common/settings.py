@@ -97,6 +97,12 @@ class RunSettings:
     """epsilon, bound on sum_b gamma^b c_b, in the unit of the cost."""
     gamma: float = 1.0
     """gamma in (0, 1], the discount: block b = 1..B counts gamma^b."""
+    channel: Literal["none", "erasure", "substitution"] = "none"
+    """Edits on the way to the decoder, token by token: erasure = the edited tokens are seen to be edited; substitution
+    = a block with an edited token arrives as another candidate. The reward is then I(U;Y) - I(U;S), the cost stays that
+    of what is sent. Algorithm 1 needs --gradient autograd."""
+    noise: float = 0.0
+    """Probability that a token is edited, with --channel; below 1."""
     iterations: int = 2000
     """T, iterations of Algorithm 1 or rollouts of PPO; with --resume a new end of the run."""
     message_bits: int | Literal["auto"] | None = None
@@ -153,6 +159,9 @@ class RunSettings:
             raise ValueError(f"epsilon={self.epsilon}: a budget of 0 or more is needed")
         if not 0 < self.gamma <= 1:
             raise ValueError(f"gamma={self.gamma}: a discount in (0, 1] is needed")
+        check_numbers("from 0 to below 1", lambda value: 0 <= value < 1, noise=self.noise)
+        if self.noise and self.channel == "none":
+            raise ValueError(f"noise={self.noise}: say how tokens are edited: channel=erasure or channel=substitution")
         if self.labels == 1:
             raise ValueError("labels=1: a label needs at least two values to carry anything")
         if self.message_bits == "auto" and not self.constants.chooses_lengths:

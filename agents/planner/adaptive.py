@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agents.planner.coded import slotted_channel, wrong_mass
-from agents.planner.word_maps import alike_states, map_words
+from agents.planner.word_maps import confusable_states, map_words
 from wm_env.coded import label_bits
 from wm_env.common.arrays import Floats, Ints
 from wm_env.information import total_variation
@@ -76,7 +76,7 @@ def plan_adaptive(
     count = 1 << tree.block_length if labels is None else labels
     longest = min(label_bits(count), int(np.log2(tree.meta.candidates)))
     paths = number_paths(tree)
-    groups = [alike_states(block.cover, seen) for block, seen in zip(tree.blocks, paths, strict=True)]
+    groups = [confusable_states(block.cover, seen) for block, seen in zip(tree.blocks, paths, strict=True)]
     views = list(zip(tree.blocks, paths, groups, state_reach(tree), strict=True))
     paid = ([_cheapest(*view, bits, dither_bits, count) for view in views] for bits in range(1, longest + 1))
     offers = [_free_offers(tree, count), *paid]

@@ -6,7 +6,7 @@ hold 2^-l each. The score of a state with loads L_w and capacity c = 2^-l is
     sum_w min(L_w, c) + OCCUPIED sum_w [L_w > 0] + (PAIRS / l) sum_(v, w one bit apart) min(L_v + L_w, 2c).
 
 The first sum is the mass that is decoded rightly at total variation 0. A word without candidates is one that no
-budget can set right. The last sum says how much could be lent to Hamming neighbours, at the price of one wrong bit.
+budget can set right. The last sum says how much surplus Hamming neighbours could take, at the price of one wrong bit.
 """
 
 import math

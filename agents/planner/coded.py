@@ -1,4 +1,4 @@
-"""The one-shot optimum as a law: with l message bits and a pad, success min(1, P0 + t) at total variation t.
+"""The coded planner: with l message bits and a pad, success min(1, P0 + t) at total variation t, or more by steering.
 
 The law has uniform labels. The first l free positions of V are the message set M*, so that successive decoding meets
 the message first; the other free positions number J slots of the point that draws V, and W(x|u,s) is the channel of
@@ -14,17 +14,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agents.planner.couplings import break_ties, lend, spend
-from agents.planner.placement import place
-from agents.planner.schedules import slot_channel
-from agents.planner.word_maps import alike_states, map_words, pack_words, sharing_states, word_loads
+from agents.planner.couplings import assign_surplus, break_ties, spend
+from agents.planner.index_assignment import assign_indices
+from agents.planner.open_shop import scheduled_channel
+from agents.planner.word_maps import confusable_states, map_words, pack_words, sharing_states, word_loads
 from wm_env.coded import coded_law
 from wm_env.common.arrays import Floats, Ints
+from wm_env.criteria.objectives import Coded
 from wm_env.information import law_totals
-from wm_env.law import BlockLaw, JointLaw, roll_out, state_reach
-from wm_env.objectives import Coded
-from wm_env.optimum import check_budget
+from wm_env.law import BlockLaw, JointLaw, Policy, roll_out, state_reach
+from wm_env.optimum import COST_RESOLUTION, check_budget
 from wm_env.theory.limits import distance_masses
+from wm_env.theory.steering import steered_limit
 from wm_env.tree import StateTree
 
 _SLOT_BITS = 4
@@ -57,15 +58,17 @@ def plan_coded(
     labels: int | None = None,
     seen: Sequence[Ints] | None = None,
 ) -> CodedPlan:
-    """The law whose code finds all l message bits most often, of all codes with l key bits and cost at most `epsilon`.
+    """A law whose code finds all l message bits often, with l key bits and cost at most `epsilon`.
 
-    Each unit of budget turns one unit of wrongly decoded mass into right mass, in every state and block, until nothing
-    is wrong. So the budget goes where most bits are wrong: first to the mass that would be decoded with l wrong bits,
-    then with l - 1, and so on; within these to the states that need least, so that as many as possible become free
-    of errors; last to the unevenness of partitions. A block's Z is that of the induced laws before it.
+    Two laws are made, and the better one returned. In the first each unit of budget turns one unit of wrongly decoded
+    mass into right mass, until nothing is wrong. It goes where most bits are wrong: first to the mass that would be
+    decoded with l wrong bits, then with l - 1, and so on; within these to the states that need least, so that as many
+    as possible become free of errors; last to the unevenness of partitions. The second, for several blocks, steers: it
+    sends the laws of `wm_env.theory.steering`, which also lead to states that carry more.
 
-    This is the optimum up to what `wm_env.theory.limits.best_partition` leaves, if no two states share a candidate. A
-    shared one has the same word in all its states, which costs success, unless the decoder can tell the states apart.
+    The plan is optimal if its block error, 1 - mean success, is `steered_pad_limit` or `steered_limit`; for one block
+    it is, up to what `wm_env.theory.limits.best_partition` leaves, if no two states share a candidate. A shared one has
+    the same word in all its states, which costs success, unless the decoder can tell the states apart.
 
     Args:
         tree: the states and their covers.
@@ -88,33 +91,77 @@ def plan_coded(
     count = 1 << min(tree.block_length, max(lengths) + _SLOT_BITS) if labels is None else labels
     sets = [Coded.make(tree.block_length, count, bits).message_set for bits in lengths]
     seen = [block.symbol for block in tree.blocks] if seen is None else seen
+    task = _Task(tree, lengths, epsilon, gamma, count, seen, sets)
+    plan = _plan_in_place(task)
+    if len(tree.blocks) == 1 or epsilon <= COST_RESOLUTION or min(plan.success) > 1 - _ROUNDING:
+        return plan
+    steering = _plan_steering(task, steered_limit(tree, lengths, epsilon, gamma).laws)
+    return steering if sum(steering.success) > sum(plan.success) + _ROUNDING else plan
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The arguments of `plan_coded`, checked and with their defaults."""
+
+    tree: StateTree
+    lengths: list[int]
+    epsilon: float
+    gamma: float
+    labels: int
+    seen: Sequence[Ints]
+    sets: list[tuple[int, ...]]
+
+
+def _plan_in_place(task: _Task) -> CodedPlan:
+    """Total variation makes wrongly decoded mass right where it is spent; what comes later is left as it comes."""
+    tree, lengths, gamma = task.tree, task.lengths, task.gamma
     maps = [
         map_words(block.cover, numbers, probs, bits)
-        for block, numbers, probs, bits in zip(tree.blocks, seen, state_reach(tree), lengths, strict=True)
+        for block, numbers, probs, bits in zip(tree.blocks, task.seen, state_reach(tree), lengths, strict=True)
     ]
     wrong = [
         wrong_mass(block.cover, words, bits) for block, words, bits in zip(tree.blocks, maps, lengths, strict=True)
     ]
-    left = epsilon
+    left = task.epsilon
 
     def policy(number: int, state_probs: Tensor) -> tuple[Tensor, Tensor]:
         nonlocal left
-        block = tree.blocks[number]
         reach = state_reach(dataclasses.replace(tree, blocks=tree.blocks[number:], prior=state_probs.numpy()))
         weights = [gamma ** (number + 1 + ahead) * probs for ahead, probs in enumerate(reach)]
         budget = _spread(left, weights, wrong[number:])[0]
         left -= float(weights[0] @ budget)
-        slots = count >> lengths[number]
-        chances = state_probs.numpy()
-        channel = break_ties(
-            *slotted_channel(block.cover, maps[number], seen[number], chances, lengths[number], budget, slots)
-        )
-        p_candidate = torch.from_numpy(channel).reshape(len(channel), count, -1)
-        return p_candidate.new_full((len(channel), count), 1 / count), p_candidate
+        return _policy(task, number, tree.blocks[number].cover, maps[number], state_probs.numpy(), budget)
 
-    law = dataclasses.replace(roll_out(tree, policy), message_sets=tuple(sets))
-    coded = [coded_law(block, law.block_length, positions) for block, positions in zip(law.blocks, sets, strict=True)]
-    totals = law_totals(coded, gamma)
+    return _coded_plan(task, policy)
+
+
+def _plan_steering(task: _Task, laws: Sequence[Floats]) -> CodedPlan:
+    """Every state sends the law that the programme over occupation measures gives it, with nothing spent beyond."""
+
+    def policy(number: int, state_probs: Tensor) -> tuple[Tensor, Tensor]:
+        law, chances = laws[number], state_probs.numpy()
+        words = map_words(law, task.seen[number], chances, task.lengths[number])
+        return _policy(task, number, law, words, chances, np.zeros(len(law)))
+
+    return _coded_plan(task, policy)
+
+
+def _policy(
+    task: _Task, number: int, law: Floats, words: Ints, chances: Floats, budget: Floats
+) -> tuple[Tensor, Tensor]:
+    """Uniform labels and the channel of a block whose states send `law`, moved by `budget`."""
+    bits, count = task.lengths[number], task.labels
+    channel = break_ties(*slotted_channel(law, words, task.seen[number], chances, bits, budget, count >> bits))
+    p_candidate = torch.from_numpy(channel).reshape(len(channel), count, -1)
+    return p_candidate.new_full((len(channel), count), 1 / count), p_candidate
+
+
+def _coded_plan(task: _Task, policy: Policy) -> CodedPlan:
+    law = dataclasses.replace(roll_out(task.tree, policy), message_sets=tuple(task.sets))
+    coded = [
+        coded_law(block, law.block_length, positions) for block, positions in zip(law.blocks, task.sets, strict=True)
+    ]
+    totals = law_totals(coded, task.gamma)
     return CodedPlan(law, tuple(_success(block) for block in coded), totals.rate, totals.cost)
 
 
@@ -166,7 +213,7 @@ def _spread(budget: float, weights: Sequence[Floats], wrong: Sequence[Floats]) -
 def slotted_channel(
     cover: Floats, words: Ints, seen: Ints, state_probs: Floats, message_bits: int, budget: Floats, slots: int
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """P(x | w, j), shape (N, 2^l, J, Q), at a given total variation of every state; see `agents.planner.schedules`.
+    """P(x | w, j), shape (N, 2^l, J, Q), at a given total variation of every state; see `agents.planner.open_shop`.
 
     Also which states have a word with more than 2^-l, shape (N,): they err, unless the decoder knows the slot j and the
     schedule works out.
@@ -186,20 +233,20 @@ def slotted_channel(
     for state in np.nonzero(~shared.any(1) & (wrong > _ROUNDING))[0]:
         words[state] = pack_words(cover[state], words[state], message_bits, budget[state])
     channel = np.empty((len(cover), 1 << message_bits, slots, cover.shape[1]))
-    lending = np.empty(len(cover), dtype=np.bool_)
-    group = alike_states(cover, seen)
+    erring = np.empty(len(cover), dtype=np.bool_)
+    group = confusable_states(cover, seen)
     for part in _parts(group):
         law = spend(cover[part], words[part], message_bits, budget[part])
         loads = word_loads(words[part], law, message_bits)
         pinned = word_loads(np.where(shared[part], words[part], -1), law, message_bits) > 0
         alike = np.unique(group[part], return_inverse=True)[1]
-        number = place(loads, pinned, alike, state_probs[part])
+        number = assign_indices(loads, pinned, alike, state_probs[part])
         placed = np.where(words[part] >= 0, np.take_along_axis(number, np.maximum(words[part], 0), axis=1), -1)
         loads = word_loads(placed, law, message_bits)
-        flows = lend(loads, np.full_like(loads, 2.0**-message_bits))
-        channel[part] = slot_channel(law, placed, flows, slots, seen[part], state_probs[part])
-        lending[part] = flows.sum((1, 2)) > _ROUNDING
-    return channel, lending
+        flows = assign_surplus(loads, np.full_like(loads, 2.0**-message_bits))
+        channel[part] = scheduled_channel(law, placed, flows, slots, seen[part], state_probs[part])
+        erring[part] = flows.sum((1, 2)) > _ROUNDING
+    return channel, erring
 
 
 def _parts(group: Ints) -> list[Ints]:

@@ -1,9 +1,10 @@
 """From a map of candidates to words and a share of the budget to the channel P(x | word), many states at once.
 
 A word is sent with probability c = 2^-l. The mass p(B_w) that its candidates have above c must be sent for other words,
-where it is decoded wrongly; below c the word must borrow. Any such loan keeps the average law q, so only three things
-are free: how q differs from p (`spend`), which words lend to which (`lend`, after `agents.planner.placement`), and
-when, along the point that draws V, a loan is used (`agents.planner.schedules`).
+where it is decoded wrongly; a word below c takes such surplus mass. Any assignment of the surplus keeps the average law
+q, so only three things are free: how q differs from p (`spend`), which words take the surplus of which
+(`assign_surplus`, after `agents.planner.index_assignment`), and at which values of the dither it is sent
+(`agents.planner.open_shop`).
 """
 
 from collections.abc import Iterator
@@ -54,7 +55,7 @@ def _cut_down(loads: Floats, cap: float, budget: Floats) -> Floats:
     return lowered
 
 
-def lend(loads: Floats, capacity: Floats) -> Floats:
+def assign_surplus(loads: Floats, capacity: Floats) -> Floats:
     """F(v, w), the mass of the candidates of word v that is sent for word w, shape (N, 2^l, 2^l), zero diagonal.
 
     Every word gets no more than its capacity in the end. What v has above its own goes to the nearest words with room:
@@ -72,7 +73,7 @@ def lend(loads: Floats, capacity: Floats) -> Floats:
     for first in range(count.bit_length() - 1):
         flows = np.zeros_like(best)
         wrong = np.zeros(len(loads))
-        for mask, flow in _loans(loads.T, capacity.T, first):
+        for mask, flow in _transfers(loads.T, capacity.T, first):
             flows[word, word ^ mask] = flow
             wrong += mask.bit_count() * flow.sum(0)
         better = wrong < least_wrong - _ROUNDING
@@ -81,18 +82,18 @@ def lend(loads: Floats, capacity: Floats) -> Floats:
 
 
 def wrong_bits(loads: Floats) -> Floats:
-    """Expected number of wrong bits of the loans of loads (2^l, N), every word sent with 2^-l, shape (N,).
+    """Expected number of wrong bits where surplus of loads (2^l, N) is sent, every word with 2^-l, shape (N,).
 
-    That of the first order of bits, for speed; `lend` may find better loans.
+    That of the first order of bits, for speed; `assign_surplus` may find a better assignment.
     """
     wrong = np.zeros(loads.shape[1])
-    for mask, flow in _loans(loads, np.full_like(loads, 1 / len(loads)), 0):
+    for mask, flow in _transfers(loads, np.full_like(loads, 1 / len(loads)), 0):
         wrong += mask.bit_count() * flow.sum(0)
     return wrong
 
 
-def _loans(loads: Floats, capacity: Floats, first: int) -> Iterator[tuple[int, Floats]]:
-    """The loans of every word to its partner word xor e, shape (2^l, N) like the loads, for one e after the other.
+def _transfers(loads: Floats, capacity: Floats, first: int) -> Iterator[tuple[int, Floats]]:
+    """Surplus of every word that its partner word xor e takes, shape (2^l, N) like the loads, one e after the other.
 
     Words first, so that the partners of all words are whole rows: three times as fast. Of equally many bits those come
     first that are near above bit `first`.
@@ -110,7 +111,7 @@ def _loans(loads: Floats, capacity: Floats, first: int) -> Iterator[tuple[int, F
         yield mask, flow
 
 
-def break_ties(channel: Floats, lending: NDArray[np.bool_]) -> Floats:
+def break_ties(channel: Floats, erring: NDArray[np.bool_]) -> Floats:
     """The channel with every word replaced, with probability 1e-9, by word xor e, P(e) proportional to l - |e|.
 
     Words that send the same heavy candidate for sure are equally likely when it arrives. Now the likeliest is the one
@@ -119,12 +120,12 @@ def break_ties(channel: Floats, lending: NDArray[np.bool_]) -> Floats:
 
     Args:
         channel: P(x | w, j), shape (N, 2^l, J, Q).
-        lending: states to which it applies, shape (N,): those that err anyway.
+        erring: states to which it applies, shape (N,): those that err anyway.
     """
     word = np.arange(channel.shape[1])
     near = (len(word).bit_length() - 1 - np.bitwise_count(word[:, None] ^ word)).astype(np.float64)
-    some = channel[lending]
+    some = channel[erring]
     near_words = np.tensordot(near / near[0].sum(), some, (1, 1)).swapaxes(0, 1)
     broken = channel.copy()
-    broken[lending] = (1 - _TIE_BREAK) * some + _TIE_BREAK * near_words
+    broken[erring] = (1 - _TIE_BREAK) * some + _TIE_BREAK * near_words
     return broken

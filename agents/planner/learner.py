@@ -9,9 +9,10 @@ from agents.common.learner import Learner
 from agents.common.settings import RunSettings
 from agents.planner.adaptive import plan_adaptive
 from agents.planner.coded import plan_coded
+from agents.planner.noisy import plan_noisy
 from agents.planner.rate import plan
-from wm_env.costs import TOTAL_VARIATION
-from wm_env.objectives import Objective
+from wm_env.criteria.costs import TOTAL_VARIATION
+from wm_env.criteria.objectives import Objective
 from wm_env.problem import Problem
 
 
@@ -41,10 +42,17 @@ class Planner(Learner):
         if self.objective.message_set and self.problem.cost != TOTAL_VARIATION:
             cost = self.problem.cost.name
             raise ValueError(f"cost={cost!r}: plans of the coded objective are for cost='tv' only; choose a learner")
+        channels = [channel for channel in self.problem.channels if channel is not None]
+        if channels and (self.objective.message_set or settings.message_bits == "auto"):
+            raise ValueError(f"channel={self.problem.channel!r}: plans are for objective='gp' only; choose a learner")
+        if channels and self.problem.cost != TOTAL_VARIATION:
+            raise ValueError(f"channel={self.problem.channel!r}: plans are for cost='tv' only; choose a learner")
         message_bits = None
         if settings.message_bits == "auto":
             planned = plan_adaptive(tree, settings.epsilon, settings.gamma, settings.labels, settings.dither_bits)
             blocks, message_bits = planned.law.blocks, planned.bits
+        elif channels:
+            blocks = plan_noisy(tree, channels, settings.epsilon, settings.gamma, settings.labels).law.blocks
         elif bits := len(self.objective.message_set):
             blocks = plan_coded(tree, bits, settings.epsilon, settings.gamma, settings.labels).law.blocks
         else:

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from wm_env.coded import label_bits
-from wm_env.colouring import colour_candidates, fewest_colours
 from wm_env.common.arrays import Ints
-from wm_env.costs import TOTAL_VARIATION, Cost
+from wm_env.criteria.costs import TOTAL_VARIATION, Cost
+from wm_env.labels.colouring import colour_candidates, fewest_colours
+from wm_env.labels.labelling import label_law
 from wm_env.law import JointLaw, roll_out
 from wm_env.optimum import solve
 from wm_env.tree import StateTree
@@ -54,7 +54,7 @@ def plan(
     colours = [colour_candidates(block) for block in tree.blocks]
     count = _enough_labels(tree, colours, labels)
     policies = [
-        _label_law(marginal, torch.as_tensor(colour), torch.as_tensor(block.cover), count)
+        label_law(marginal, torch.as_tensor(colour), torch.as_tensor(block.cover), count)
         for marginal, colour, block in zip(optimum.marginals, colours, tree.blocks, strict=True)
     ]
     law = roll_out(tree, lambda number, _: policies[number])
@@ -76,15 +76,3 @@ def _enough_labels(tree: StateTree, colours: Sequence[Ints], labels: int | None)
             f"and a labelling with {needed} was found; use labels={1 << (needed - 1).bit_length()}"
         )
     return count
-
-
-def _label_law(marginal: Tensor, colour: Tensor, cover: Tensor, labels: int) -> tuple[Tensor, Tensor]:
-    """P(u|s), shape (N, M), and W(x|u,s), shape (N, M, Q), of the label u = colour(x)."""
-    state, candidate = (colour >= 0).nonzero(as_tuple=True)
-    label = colour[state, candidate]
-    p_label = marginal.new_zeros(len(marginal), labels)
-    p_label[state, label] = marginal[state, candidate]
-    p_candidate = cover[:, None, :].repeat(1, labels, 1)
-    p_candidate[state, label] = 0
-    p_candidate[state, label, candidate] = 1
-    return p_label, p_candidate

@@ -17,10 +17,10 @@ from wm_env.theory.limits import best_partition
 def sharing_states(pmf: Floats, seen: Ints) -> Ints:
     """For every candidate the number of states in which what the decoder sees has mass, shape (N, Q); 0 if p = 0."""
     present = pmf > 0
-    return np.where(present, np.bincount(seen[present])[np.maximum(seen, 0)], 0)
+    return np.where(present, np.bincount(seen[present], minlength=int(seen.max()) + 1)[np.maximum(seen, 0)], 0)
 
 
-def alike_states(cover: Floats, seen: Ints) -> Ints:
+def confusable_states(cover: Floats, seen: Ints) -> Ints:
     """Number 0, 1, ... of the group of every state, shape (N,): states with a common number in `seen` are in one group.
 
     Args:

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from agents.common.multiplier import dual_ascent
 from agents.ppo_lagrangian.buffer import RowSamples, StateRolloutBuffer
+from agents.ppo_lagrangian.marginal_policy import MarginalPolicy
 from agents.ppo_lagrangian.policy import LawPolicy
 from wm_env.env import CovertWatermarkEnv
 from wm_env.law import JointLaw
-from wm_env.wrappers import logits_to_laws
 
 Self = TypeVar("Self", bound="PPOLagrangian")
 
@@ -28,52 +28,65 @@ class PPOLagrangian(PPO):
     """Maximise E[sum_b gamma^b r_b] subject to E[sum_b gamma^b c_b] <= epsilon on `CovertWatermarkEnv-v0`.
 
     Every rollout consists of whole episodes that start afresh. From it come the advantages A_r and A_c of rate (bits)
-    and cost by state (`agents.ppo_lagrangian.buffer.tree_advantages`), and one multiplier step
-    (`agents.common.multiplier.dual_ascent`) on the mean of its episodes' sum_b gamma^b c_b. With
+    and cost by state (`agents.ppo_lagrangian.buffer.tree_advantages`), and one step of the multiplier on the mean C of
+    its episodes' sum_b gamma^b c_b:
+
+        integral <- [integral + dual_step (C - epsilon)]_+,    beta = [integral + dual_gain (C - epsilon)]_+.
+
+    The first is dual ascent (`agents.common.multiplier.dual_ascent`), the second damps it. With
 
         A(s) = (A_r(s) - beta A_c(s)) / (1 + beta),    a(s) = A(s) / Z(s),
 
     a centred and scaled to variance 1 under Z over the rollout, the policy maximises
 
-        mean over samples of  sum_s Z(s) sum_u min(rho(s,u) a(s), clip(rho(s,u), 1 - clip, 1 + clip) a(s)),
+        mean under Z of  sum_j min(rho(s,j) a(s), clip(rho(s,j), 1 - clip, 1 + clip) a(s)),
 
-    rho(s,u) the probability ratio of one row of logits. At rho = 1 its gradient is that of the usual surrogate with the
-    product of all rho, but neither the clip nor the credit suffers from the number of rows. An epoch is the last of its
-    rollout once the mean KL divergence by row, weighted by Z, exceeds 1.5 target_kl. Both critics
-    minimise sum_s Z(s) (v(s) - return(s) / Z(s))^2.
+    rho(s,j) the probability ratio of one row of what was sampled in state s: a row of logits for each label
+    (`LawPolicy`) or one logit for each candidate (`MarginalPolicy`). At rho = 1 its gradient is that of the usual
+    surrogate with the product of all rho, but neither the clip nor the credit suffers from the number of rows.
+    Minibatches are of states, whatever block and copy they are from. An epoch is the last of its rollout once the mean
+    KL divergence by row, weighted by Z, exceeds 1.5 target_kl. Both critics minimise the mean under Z of (v(s) -
+    return(s) / Z(s))^2.
 
     A run is a function of its settings: noise, minibatches and episodes of a rollout are drawn from
     (seed, num_timesteps), so a model that was saved, loaded and trained on continues bit for bit as if nothing had
     happened, as long as `learn` is told the same final number of steps, on which noise and schedules depend.
 
     Args:
-        policy: `LawPolicy` or a subclass.
-        env: environments wrapped in `LogitsToSimplices` and `CreditByState`, or
-        `agents.ppo_lagrangian.vec_env.LogitVecEnv`. epsilon: the limit; by default the environment's. dual_step:
-        eta_beta, bits per unit of cost and unit of violation. initial_multiplier: beta before the first rollout, bits
-        per unit of cost. n_steps: blocks per environment and rollout; a multiple of the environment's blocks.
-        batch_size: blocks per minibatch. target_kl: nats per row. learning_rate, n_epochs, gae_lambda, clip_range,
-        vf_coef, max_grad_norm and the rest: as in PPO. gamma is the
+        policy: `MarginalPolicy`, `LawPolicy` or a subclass.
+        env: for `MarginalPolicy` environments wrapped in `wm_env.labels.marginals.MarginalLogits` and `CreditByState`,
+        or
+            `agents.ppo_lagrangian.marginal_env.MarginalVecEnv`; for `LawPolicy` `LogitsToSimplices` and
+            `CreditByState`, or `agents.ppo_lagrangian.vec_env.LogitVecEnv`.
+        epsilon: the limit; by default the environment's.
+        dual_step: eta_beta, bits per unit of cost and unit of violation.
+        dual_gain: the same for the term that forgets.
+        initial_multiplier: beta before the first rollout, bits per unit of cost.
+        n_steps: blocks per environment and rollout; a multiple of the environment's blocks.
+        batch_size: states per minibatch, about.
+        target_kl: nats per row.
+        learning_rate, n_epochs, gae_lambda, clip_range, vf_coef, max_grad_norm and the rest: as in PPO. gamma is the
             environment's.
 
     Raises:
         ValueError: n_steps that cut episodes, or a limit below 0.
     """
 
-    policy: LawPolicy
+    policy: LawPolicy | MarginalPolicy
     rollout_buffer: StateRolloutBuffer
     num_timesteps: int
 
     def __init__(
         self,
-        policy: type[LawPolicy] | str,
+        policy: type[LawPolicy] | type[MarginalPolicy] | str,
         env: GymEnv | None,
         epsilon: float | None = None,
         dual_step: float = 0.2,
+        dual_gain: float = 0.0,
         initial_multiplier: float = 0.0,
         learning_rate: Any = 0.01,
         n_steps: int = 2,
-        batch_size: int = 16,
+        batch_size: int = 1024,
         n_epochs: int = 5,
         gae_lambda: float = 1.0,
         clip_range: Any = 0.2,
@@ -82,15 +95,15 @@ class PPOLagrangian(PPO):
         _init_setup_model: bool = True,
         **kwargs: Any,
     ):
-        self.dual_step = dual_step
-        self.multiplier = initial_multiplier
+        self.dual_step, self.dual_gain = dual_step, dual_gain
+        self.integral = self.multiplier = initial_multiplier
         self.identity: dict[str, Any] = {}
         super().__init__(
             policy,
             env,
             learning_rate=learning_rate,
             n_steps=n_steps,
-            batch_size=batch_size,
+            batch_size=n_steps,
             n_epochs=n_epochs,
             gae_lambda=gae_lambda,
             clip_range=clip_range,
@@ -100,6 +113,8 @@ class PPOLagrangian(PPO):
             _init_setup_model=False,
             **kwargs,
         )
+        # Stable-Baselines3 would count blocks, and warn.
+        self.batch_size = batch_size
         if self.env is not None:
             self.identity = self.env.env_method("identity")[0]
             self.gamma = self.identity["gamma"]
@@ -154,10 +169,10 @@ class PPOLagrangian(PPO):
 
     def _ascend(self, episode_reward: float, episode_cost: float) -> None:
         """The multiplier's step on the mean cost of the rollout's episodes."""
-        moved = dual_ascent(
-            torch.tensor(self.multiplier, dtype=torch.float64), torch.tensor(episode_cost), self.epsilon, self.dual_step
-        )
-        self.multiplier = float(moved)
+        integral, cost = torch.tensor(self.integral, dtype=torch.float64), torch.tensor(episode_cost)
+        moved = dual_ascent(integral, cost, self.epsilon, self.dual_step)
+        self.integral = float(moved)
+        self.multiplier = float(dual_ascent(moved, cost, self.epsilon, self.dual_gain))
         tokens = self.identity["blocks"] * self.identity["block_length"]
         self.logger.record("rollout/ep_rew_mean", episode_reward)
         self.logger.record("rollout/ep_len_mean", self.identity["blocks"])
@@ -190,9 +205,10 @@ class PPOLagrangian(PPO):
         rows = self.policy.evaluate_rows(samples.observations, samples.actions)
         combined = combine(samples.advantages, self.multiplier)
         advantages = (per_state(combined, state_probs) - centre) / scale
-        surrogate = row_surrogate(rows.log_prob, samples.log_prob, advantages, state_probs, clip)
+        weight = state_probs / state_probs.mean()
+        surrogate = row_surrogate(rows.log_prob, samples.log_prob, advantages, weight, clip)
         errors = (rows.values - per_state(samples.returns, state_probs[..., None])).square()
-        value_loss, cost_value_loss = (state_probs[..., None] * errors).sum(1).mean(0)
+        value_loss, cost_value_loss = (weight[..., None] * errors).sum(1).mean(0)
         loss = self.vf_coef * (value_loss + cost_value_loss) - surrogate.objective
         if not torch.isfinite(loss):
             raise FloatingPointError("the loss of PPO-Lagrangian is not finite: lower learning_rate")
@@ -227,9 +243,8 @@ class PPOLagrangian(PPO):
             values = buffer.state_values[..., channel].sum(-1).flatten()
             returns = values + buffer.state_advantages[..., channel].sum(-1).flatten()
             self.logger.record(tag, explained_variance(values, returns))
-        label_std, candidate_std = self.policy.std.tolist()
-        self.logger.record("train/label_std", label_std)
-        self.logger.record("train/candidate_std", candidate_std)
+        for name, value in self.policy.noise().items():
+            self.logger.record(f"train/{name}", value)
         self.logger.record("train/clip_range", clip)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
@@ -248,13 +263,12 @@ class PPOLagrangian(PPO):
         raw = env.unwrapped
         if not isinstance(raw, CovertWatermarkEnv):
             raise ValueError(f"a CovertWatermarkEnv-v0 is needed, not {raw}")
-        check_same(self.identity, raw.identity(), ("labels", "candidates", "blocks"))
+        check_same(self.identity, raw.identity(), self.policy.bound_to)
         observation, _ = raw.reset(options=options)
         for _ in raw.problem.blocks:
             seen = {name: torch.as_tensor(value, device=self.device)[None] for name, value in observation.items()}
             with torch.no_grad():
-                logits = self.policy.mean_logits(self.policy.look(seen))[0]
-            observation, *_ = raw.step(logits_to_laws(logits.cpu().numpy()))
+                observation, *_ = raw.step(self.policy.play(seen, raw))
         return raw.joint_law()
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
@@ -306,7 +320,7 @@ class Surrogate(NamedTuple):
     Attributes:
         objective: to be maximised, a scalar tensor.
         kl_per_row: mean KL divergence from the old policy by row (s, u), nats, states weighted by Z.
-        kl_total: of all rows together, nats, mean over samples.
+        kl_total: of all rows of a state together, nats, mean over the states of the minibatch.
         clip_fraction: share of the rows whose ratio is clipped, states weighted by Z.
     """
 

@@ -8,20 +8,20 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictRolloutBuffer
 from torch import Tensor
 
-from wm_env.credit import COST, PARENT, RATE
+from wm_env.criteria.credit import COST, PARENT, RATE
 
 Floats32 = NDArray[np.float32]
 
 
 class RowSamples(NamedTuple):
-    """A minibatch.
+    """A minibatch of states: whatever copy and block they are from, each is an observation with one state.
 
     Attributes:
-        observations: tensors with a leading axis (batch).
-        actions: logits, shape (batch, N * M * (1 + Q)).
-        log_prob: by row when the action was taken, shape (batch, N, M), nats.
-        advantages: of rate (bits) and cost, by state, shape (batch, N, 2); sums over states are the usual advantages.
-        returns: of rate and cost, by state, shape (batch, N, 2).
+        observations: tensors with a leading axis (batch), N = 1.
+        actions: logits of the state, shape (batch, A / N).
+        log_prob: by row when the action was taken, shape (batch, 1, R), nats; R is M or 1, as the policy has it.
+        advantages: of rate (bits) and cost, shape (batch, 1, 2); the sums of a block are the usual advantages.
+        returns: of rate and cost, shape (batch, 1, 2).
     """
 
     observations: dict[str, Tensor]
@@ -42,9 +42,8 @@ class StateRolloutBuffer(DictRolloutBuffer):
         """Forget everything."""
         super().reset()
         states = self.obs_shape["state_probs"][0]
-        labels = self.action_dim // (states + self.obs_shape["cover"][0])
         shape = (self.buffer_size, self.n_envs, states)
-        self.row_log_prob = np.zeros((*shape, labels), dtype=np.float32)
+        self.row_log_prob: Floats32 | None = None
         self.state_rewards = np.zeros((*shape, 2), dtype=np.float32)
         self.state_values = np.zeros((*shape, 2), dtype=np.float32)
         self.parent = np.full(shape, -1)
@@ -54,19 +53,21 @@ class StateRolloutBuffer(DictRolloutBuffer):
         """Add what `add` has no place for, before it is called for the same step.
 
         Args:
-            infos: of all environments, each with the arrays of `wm_env.credit.CreditByState`.
+            infos: of all environments, each with the arrays of `wm_env.criteria.credit.CreditByState`.
             state_values: Z(s) v(s) of rate and cost, shape (environments, N, 2).
-            row_log_prob: shape (environments, N, M).
+            row_log_prob: shape (environments, N, R).
 
         Raises:
             KeyError: an info lacks the arrays.
         """
         if RATE not in infos[0]:
-            raise KeyError(f'info["{RATE}"] is missing: wrap the environment in wm_env.credit.CreditByState')
+            raise KeyError(f'info["{RATE}"] is missing: wrap the environment in wm_env.criteria.credit.CreditByState')
         self.state_rewards[self.pos, :, :, 0] = [info[RATE] for info in infos]
         self.state_rewards[self.pos, :, :, 1] = [info[COST] for info in infos]
         self.parent[self.pos] = [info[PARENT] for info in infos]
         self.state_values[self.pos] = state_values.cpu().numpy()
+        if self.row_log_prob is None:
+            self.row_log_prob = np.zeros((self.buffer_size, *row_log_prob.shape), dtype=np.float32)
         self.row_log_prob[self.pos] = row_log_prob.cpu().numpy()
 
     def compute_state_advantages(self) -> None:
@@ -76,17 +77,24 @@ class StateRolloutBuffer(DictRolloutBuffer):
         )
 
     def minibatches(self, batch_size: int, rng: np.random.Generator) -> Generator[RowSamples, None, None]:
-        """All samples once in random order; the last minibatch may be smaller."""
-        total = self.buffer_size * self.n_envs
-        for rows in np.array_split(rng.permutation(total), max(1, round(total / batch_size))):
-            step, copy = np.divmod(rows, self.n_envs)
-            observations = {name: self.to_torch(values[step, copy]) for name, values in self.observations.items()}
+        """All states with Z(s) > 0 once in random order, in parts of about `batch_size`."""
+        assert self.row_log_prob is not None
+        state_probs = self.observations["state_probs"]
+        step, copy, state = np.nonzero(state_probs)
+        cover = self.observations["cover"].reshape(*state_probs.shape, -1)
+        actions = self.actions.reshape(*state_probs.shape, -1)
+        for rows in np.array_split(rng.permutation(len(step)), max(1, round(len(step) / batch_size))):
+            at = step[rows], copy[rows], state[rows]
             yield RowSamples(
-                observations,
-                self.to_torch(self.actions[step, copy]),
-                self.to_torch(self.row_log_prob[step, copy]),
-                self.to_torch(self.state_advantages[step, copy]),
-                self.to_torch(self.state_advantages[step, copy] + self.state_values[step, copy]),
+                {
+                    "state_probs": self.to_torch(state_probs[at][:, None]),
+                    "cover": self.to_torch(cover[at]),
+                    "block": self.to_torch(self.observations["block"][at[:2]]),
+                },
+                self.to_torch(actions[at]),
+                self.to_torch(self.row_log_prob[at][:, None]),
+                self.to_torch(self.state_advantages[at][:, None]),
+                self.to_torch((self.state_advantages[at] + self.state_values[at])[:, None]),
             )
 
 

@@ -75,7 +75,11 @@ class LawEvaluation(BaseCallback):
         )
         settings = {name: value for name in names if isinstance(value := getattr(model, name), int | float)}
         exclude = ("stdout", "log", "json", "csv")
-        self.logger.record("hparams", HParam(settings, {"eval/rate": 0.0, "eval/cost": 0.0}), exclude=exclude)
+        self.logger.record(
+            "hparams",
+            HParam(settings, {"eval/best_feasible_rate": 0.0, "eval/rate": 0.0, "eval/cost": 0.0}),
+            exclude=exclude,
+        )
 
     def _on_rollout_start(self) -> None:
         if self.rollouts % self.every == 0:

@@ -11,14 +11,19 @@ found their meaning.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from stable_baselines3.common.distributions import DiagGaussianDistribution
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import preprocess_obs
 from torch import Tensor, nn
+
+from wm_env.env import CovertWatermarkEnv
+from wm_env.wrappers import logits_to_laws
 
 FEATURES = 3
 """Numbers known about one candidate: log2 P(x|s), P(x|s), and the mass of the likelier candidates."""
@@ -132,6 +137,17 @@ class LawPolicy(ActorCriticPolicy):
     std: Tensor
     """Present noise on logits of P(u|s) and of W(x|u,s)."""
 
+    bound_to: ClassVar = ("labels", "candidates", "blocks")
+    """What of `CovertWatermarkEnv.identity` another problem must share with the one of the training."""
+
+    def noise(self) -> dict[str, float]:
+        """Present standard deviations of the noise on logits, nats, by name."""
+        return dict(zip(("label_std", "candidate_std"), self.std.tolist(), strict=True))
+
+    def play(self, observation: dict[str, Tensor], env: CovertWatermarkEnv) -> NDArray[np.float32]:
+        """The laws (N, M, 1 + Q) of the mean logits for the present observation of `env`, given with a batch of 1."""
+        return logits_to_laws(self.mean_logits(self.look(observation))[0].cpu().numpy())
+
     def _get_constructor_parameters(self) -> dict[str, Any]:
         parameters: dict[str, Any] = super()._get_constructor_parameters()
         names = ("hidden", "table_spread", "label_std", "candidate_std")
@@ -144,15 +160,7 @@ class LawPolicy(ActorCriticPolicy):
 
     def look(self, observation: dict[str, Tensor]) -> StateTable:
         """Sort what an observation says about each state; any number of states."""
-        seen = preprocess_obs(observation, self.observation_space)
-        state_probs = seen["state_probs"]
-        cover, order = seen["cover"].unflatten(-1, (-1, self.candidates)).sort(dim=-1, descending=True, stable=True)
-        present = cover > 0
-        log_cover = torch.where(present, cover, 1).log2()
-        above = cover.cumsum(-1) - cover
-        features = torch.stack([log_cover, cover, above * present], -1)
-        block = seen["block"].flatten(1)[:, None, :].expand(-1, state_probs.shape[1], -1)
-        return StateTable(state_probs, features, present, order, block)
+        return look(preprocess_obs(observation, self.observation_space), self.candidates)
 
     def mean_logits(self, table: StateTable) -> Tensor:
         """Means of the logits, shape (batch, N, M, 1 + Q), within the bound; candidates in the observation's order."""
@@ -221,6 +229,18 @@ class LawPolicy(ActorCriticPolicy):
         """Expected rate from here on in bits, shape (batch, 1): sum_s Z(s) v(s)."""
         table = self.look(obs)
         return (table.state_probs * self.state_values(table)[..., 0]).sum(-1, keepdim=True)
+
+
+def look(seen: dict[str, Tensor], candidates: int) -> StateTable:
+    """Sort what an observation, preprocessed by Stable-Baselines3, says about states of so many candidates."""
+    state_probs = seen["state_probs"]
+    cover, order = seen["cover"].view(*state_probs.shape, candidates).sort(dim=-1, descending=True, stable=True)
+    present = cover > 0
+    log_cover = torch.where(present, cover, 1).log2()
+    above = cover.cumsum(-1) - cover
+    features = torch.stack([log_cover, cover, above * present], -1)
+    block = seen["block"].flatten(1)[:, None, :].expand(-1, state_probs.shape[1], -1)
+    return StateTable(state_probs, features, present, order, block)
 
 
 def log_balanced(logits: Tensor, sweeps: int = 20) -> Tensor:

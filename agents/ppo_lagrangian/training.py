@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import LinearSchedule
@@ -19,19 +21,18 @@ from agents.common.learner import Learner
 from agents.common.progress import say
 from agents.common.runs import RunFolder
 from agents.common.settings import RunSettings
-from agents.ppo_lagrangian.agent import PPOSettings
 from agents.ppo_lagrangian.algorithm import PPOLagrangian
 from agents.ppo_lagrangian.callbacks import evaluate_deterministic
+from agents.ppo_lagrangian.marginal_env import MarginalVecEnv
+from agents.ppo_lagrangian.marginal_policy import MarginalPolicy
 from agents.ppo_lagrangian.policy import LawPolicy
+from agents.ppo_lagrangian.settings import PPOSettings
 from agents.ppo_lagrangian.vec_env import LogitVecEnv
+from wm_env.criteria.objectives import Objective
 from wm_env.env import CovertWatermarkEnv
 from wm_env.law import save_law
-from wm_env.objectives import Objective
 from wm_env.problem import Problem, open_tree, split_prompts
 from wm_env.tree import save_tree, subset
-
-MINIBATCH = 16
-"""Blocks of a minibatch, if a rollout has as many."""
 
 
 class PPOLearner(Learner):
@@ -42,11 +43,12 @@ class PPOLearner(Learner):
         env: where the deterministic policy is evaluated.
     """
 
+    generalises = True
     advice = "ppo.learning_rate or ppo.dual_step"
 
     def __init__(self, problem: Problem, objective: Objective, settings: RunSettings) -> None:
         self.settings, self.objective = settings, objective
-        arguments = {"problem": problem, "objective": objective}
+        arguments: dict[str, Any] = {"problem": problem, "objective": objective}
         self.env = CovertWatermarkEnv(**arguments)
         self.model = make_model(arguments, settings)
         self.model.set_logger(Logger(folder=None, output_formats=[]))  # `configure` would make a folder
@@ -57,7 +59,7 @@ class PPOLearner(Learner):
     @property
     def iteration(self) -> int:  # type: ignore[override]
         """Rollouts so far."""
-        return self.model.num_timesteps // self.rollout
+        return int(self.model.num_timesteps // self.rollout)
 
     @property
     def multiplier(self) -> float:  # type: ignore[override]
@@ -88,6 +90,12 @@ class PPOLearner(Learner):
         self.since = time.perf_counter(), steps
         return recorded | {"time/total_timesteps": float(steps), "time/fps": speed}
 
+    def act(self, observation: dict[str, Any], env: CovertWatermarkEnv) -> NDArray[np.float32]:
+        """The laws of the mean logits, any number of states."""
+        seen = {name: torch.as_tensor(value, device=self.model.device)[None] for name, value in observation.items()}
+        with torch.no_grad():
+            return self.model.policy.play(seen, env)
+
     def parameters(self) -> dict[str, Tensor]:
         """A copy of all networks."""
         return copy.deepcopy(dict(self.model.policy.state_dict()))
@@ -101,6 +109,7 @@ class PPOLearner(Learner):
         model = self.model
         tensors = {
             "multiplier": torch.tensor(model.multiplier, dtype=torch.float64),
+            "integral": torch.tensor(model.integral, dtype=torch.float64),
             "num_timesteps": torch.tensor(model.num_timesteps),
             "n_updates": torch.tensor(model._n_updates),
         }
@@ -118,7 +127,8 @@ class PPOLearner(Learner):
         for name, value in under("optimizer", saved).items():
             place, field = name.split(".")
             optimizer["state"].setdefault(int(place), {})[field] = value
-        model.multiplier, model.num_timesteps, model._n_updates = float(saved["multiplier"]), timesteps, updates
+        model.multiplier, model.integral = float(saved["multiplier"]), float(saved["integral"])
+        model.num_timesteps, model._n_updates = timesteps, updates
         model.policy.load_state_dict(under("policy", saved))
         model.policy.optimizer.load_state_dict(optimizer)
 
@@ -138,17 +148,23 @@ class PPOLearner(Learner):
 
 
 def make_model(arguments: dict[str, Any], settings: RunSettings) -> PPOLagrangian:
-    """The learner of the settings before its first rollout, on environments with these arguments."""
+    """The learner of the settings before its first rollout, on environments with these arguments.
+
+    It acts with marginals and fixed labels where these lose nothing: for the paper's objective, with a label for every
+    candidate of a state. Elsewhere it learns what the labels mean.
+    """
     constants = _constants(settings)
-    env = LogitVecEnv(constants.copies, **arguments)
-    blocks = env.env_method("identity")[0]["blocks"]
+    objective = arguments.get("objective")
+    marginals = (objective is None or type(objective) is Objective) and settings.labels >= _candidates(arguments)
+    env = (MarginalVecEnv if marginals else LogitVecEnv)(constants.copies, **arguments)
     return PPOLagrangian(
-        LawPolicy,
+        MarginalPolicy if marginals else LawPolicy,
         env,
-        n_steps=blocks,
-        batch_size=min(MINIBATCH, blocks * constants.copies),
+        n_steps=env.env_method("identity")[0]["blocks"],
+        n_epochs=constants.epochs,
         learning_rate=LinearSchedule(constants.learning_rate, 0.0, 1.0),
         dual_step=constants.dual_step,
+        dual_gain=constants.dual_gain,
         target_kl=constants.target_kl,
         seed=settings.seed,
         device=settings.device,
@@ -183,19 +199,24 @@ def _constants(settings: RunSettings) -> PPOSettings:
     return settings.constants
 
 
+def _candidates(arguments: dict[str, Any]) -> int:
+    return CovertWatermarkEnv(**arguments).candidates
+
+
 def _entries(model: PPOLagrangian, timesteps: int, updates: int) -> dict[str, Entry]:
     """What a checkpoint of so many steps holds; before the first there is nothing of Adam.
 
-    A rollout has up to `n_epochs` epochs, and an epoch up to as many steps of Adam as a rollout has blocks.
+    A rollout has up to `n_epochs` epochs, and an epoch up to as many steps of Adam as a rollout has states.
     """
     blocks = model.n_steps * model.n_envs
     rollouts = timesteps // blocks
     entries = like(model.policy.state_dict(), "policy") | {
         "multiplier": Entry((), torch.float64, lowest=0),
+        "integral": Entry((), torch.float64, lowest=0),
         "num_timesteps": COUNT._replace(lowest=rollouts * blocks, highest=rollouts * blocks),
         "n_updates": COUNT._replace(lowest=rollouts, highest=rollouts * model.n_epochs),
     }
     if timesteps > 0:
         for place, parameter in enumerate(model.policy.parameters()):
-            entries |= adam(parameter, f"optimizer.{place}", (updates, updates * blocks))
+            entries |= adam(parameter, f"optimizer.{place}", (updates, updates * blocks * model.identity["states"]))
     return entries

@@ -16,9 +16,15 @@ from agents.common.log import Begun, TrainingLog
 from agents.common.progress import bar, say
 from agents.common.runs import RunFolder, end_of_resumed, load_checkpoint, save_checkpoint
 from agents.common.settings import RunSettings
+from agents.training.result import results, summary_of
+from wm_env.common.command import tell
+from wm_env.common.files import write_json
+from wm_env.criteria.objectives import Objective
 from wm_env.law import save_law
-from wm_env.objectives import Objective
 from wm_env.problem import Problem
+
+LONG = 60.0
+"""Seconds from which on a run tells first how long it will take."""
 
 
 class TrainingFailedError(RuntimeError):
@@ -32,17 +38,19 @@ def fit(
 
     Raises:
         InterruptedRunError: a signal came; the checkpoint and the best law so far were saved first.
-        TrainingFailedError: NaN or infinity in the law or in the parameters.
+        TrainingFailedError: NaN or infinity in the law or in the parameters; or the law, which was saved, is over the
+            limit and has less rate and more cost than at the start.
         OSError: a file could not be written.
         ValueError: the checkpoint is damaged or does not fit the problem.
     """
+    start = time.perf_counter()
     progressed = _restore(folder, learner) if resume else _Progress()
     if resume:
         end = end_of_resumed(folder, learner.iteration, settings.iterations)
         settings = dataclasses.replace(settings, iterations=end)
     total = settings.iterations if learner.iterates else 0
     with (
-        TrainingLog(folder, progressed.begun) as log,
+        TrainingLog(folder, progressed.begun, _limits(problem, objective)) as log,
         Interrupts() as interrupts,
         bar(total, learner.iteration, "it") as shown,
     ):
@@ -51,10 +59,18 @@ def fit(
             learner.learn(total, harness.pause)
         except FloatingPointError as error:
             raise harness.failure(f"{error} after iteration {learner.iteration}") from None
+        reached = learner.iteration
         evaluation = harness.save_best()
+        if harness.best is None and _is_worse(evaluation, log):
+            raise harness.failure("the law has less rate and more cost than at the start: the training has diverged")
         learner.finish(folder)
-        log.add_laws(learner.iteration, evaluation.law)
-        log.add_settings(settings.to_json(), law_metrics(evaluation, problem, objective))
+        result = results(evaluation, problem, objective)
+        seconds = time.perf_counter() - start
+        write_json(folder.summary, summary_of(settings, harness.best, reached, result, seconds))
+        log.add_laws(reached, evaluation.law)
+        log.add_result(
+            reached, settings.to_json(), {name: value for name, value in result.items() if value is not None}
+        )
         return evaluation
 
 
@@ -92,6 +108,7 @@ class _Harness:
         self.learner, self.log, self.interrupts, self.shown = learner, log, interrupts, shown
         self.best, self.parameters = progressed.best, progressed.parameters
         self.since: tuple[float, int] | None = None
+        self.started: tuple[float, int] | None = None
 
     def pause(self) -> None:
         """Evaluate if it is time, then stop if a signal came.
@@ -102,6 +119,7 @@ class _Harness:
         """
         now = self.learner.iteration
         self.shown.update(now - self.shown.n)
+        self._tell_estimate(now)
         due = now % self.learner.evaluate_every == 0 or now == self.total
         # A resumed run was evaluated where it stopped, if an evaluation was due there.
         if due and now != self.log.last:
@@ -115,6 +133,15 @@ class _Harness:
                 f"stopped after iteration {now} of {self.total}; "
                 f"go on with: python train.py --run {self.folder.path} --resume",
             )
+
+    def _tell_estimate(self, now: int) -> None:
+        """After the first iteration, where no bar tells it: how long a run of more than a minute will take."""
+        if self.started is None:
+            self.started = time.perf_counter(), now
+        elif now == self.started[1] + 1 and self.shown.disable:
+            each = time.perf_counter() - self.started[0]
+            if (left := each * (self.total - now)) > LONG:
+                tell(f"{self.total - now} iterations are left: about {tqdm.format_interval(round(left))}")
 
     def save_best(self) -> Evaluation:
         """Give the learner the best parameters, if any evaluation met the limit, and save the law of the learner."""
@@ -160,6 +187,16 @@ class _Harness:
         if tensors := self.learner.state():
             tensors |= {f"best.{name}": value for name, value in self.parameters.items()}
             save_checkpoint(self.folder, tensors, dataclasses.asdict(About(self.log.fingerprint, self.best)))
+
+
+def _is_worse(evaluation: Evaluation, log: TrainingLog) -> bool:
+    """Whether a law has less rate and more cost than that of the first evaluation."""
+    first = log.first
+    return evaluation.rate < first["eval/rate"] and evaluation.cost > first["eval/cost"]
+
+
+def _limits(problem: Problem, objective: Objective) -> dict[str, float]:
+    return {"rate": objective.bound(problem).rate, "cost": problem.epsilon}
 
 
 def _restore(folder: RunFolder, learner: Learner) -> _Progress:

@@ -19,14 +19,14 @@ from agents.common.runs import (
     read_config,
 )
 from agents.common.settings import AgentSettings, RunSettings
-from agents.table import AGENTS, agent_of, settings_from_json
 from agents.training.loop import fit
+from agents.training.table import AGENTS, agent_of, settings_from_json
 from wm_env.common.files import check_writable
 from wm_env.common.threads import torch_threads
-from wm_env.costs import cost_of
-from wm_env.objectives import Objective, make_objective
+from wm_env.criteria.costs import cost_of
+from wm_env.criteria.objectives import Objective, make_objective
 from wm_env.problem import Problem, open_tree, split_prompts
-from wm_env.tree import load_tree, subset
+from wm_env.tree import StateTree, load_tree, subset
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,24 @@ def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
         raise ValueError(f"prompts={prompts}: split {settings.split!r} of this tree has 1 to {len(rows)}")
     settings = dataclasses.replace(settings, prompts=prompts, candidates=candidates)
     tree = subset(whole, rows[:prompts], candidates, settings.blocks)
-    problem = Problem(tree, settings.epsilon, settings.gamma, settings.labels, cost_of(settings.cost))
+    problem = _problem(tree, settings)
     _check_discount(settings, problem)
-    objective = _objective(settings, problem)
+    objective = objective_of(settings, problem)
     folder = create_run(path, problem.tree, settings.to_json(), command)
     return Run(folder, settings, problem, objective, resume=False, new=True)
+
+
+def _problem(tree: StateTree, settings: RunSettings) -> Problem:
+    """The problem of a run on its tree."""
+    return Problem(
+        tree,
+        settings.epsilon,
+        settings.gamma,
+        settings.labels,
+        cost_of(settings.cost),
+        None if settings.channel == "none" else settings.channel,
+        settings.noise,
+    )
 
 
 def read_settings(path: Path) -> RunSettings:
@@ -108,15 +121,24 @@ def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> 
     check_names(run=str(path), tree=settings.tree)
     check_writable(path, "choose another --run")
     _check_device(settings)
-    tree = load_tree(folder.tree)
-    if tree.fingerprint != read_config(folder)["tree_fingerprint"]:
-        raise ValueError(f"{folder.tree} is not the tree that this run was started with: put that one back")
-    problem = Problem(tree, settings.epsilon, settings.gamma, settings.labels, cost_of(settings.cost))
+    problem = problem_of(folder, settings, read_config(folder)["tree_fingerprint"])
     _check_discount(settings, problem)
     begun = folder.checkpoint.exists()
     if not begun and folder.law.exists():
         raise FileNotFoundError(f"{folder.checkpoint} is missing: put it back, or start a new run")
-    return Run(folder, settings, problem, _objective(settings, problem), resume=begun, new=False)
+    return Run(folder, settings, problem, objective_of(settings, problem), resume=begun, new=False)
+
+
+def problem_of(folder: RunFolder, settings: RunSettings, fingerprint: str) -> Problem:
+    """The problem of a run that was started before, on the tree in its folder.
+
+    Raises:
+        ValueError: the tree is damaged, or is not the one with the fingerprint.
+    """
+    tree = load_tree(folder.tree)
+    if tree.fingerprint != fingerprint:
+        raise ValueError(f"{folder.tree} is not the tree that this run was started with: put that one back")
+    return _problem(tree, settings)
 
 
 def train(run: Run) -> Evaluation:
@@ -148,7 +170,8 @@ def _with_constants(settings: RunSettings) -> RunSettings:
     return settings
 
 
-def _objective(settings: RunSettings, problem: Problem) -> Objective:
+def objective_of(settings: RunSettings, problem: Problem) -> Objective:
+    """The objective of a run."""
     return make_objective(settings.objective, problem.tree.block_length, settings.labels, settings.bits_of_message)
 
 

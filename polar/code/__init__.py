@@ -30,33 +30,127 @@ Long blocks of independent tokens:
 * `memoryless`: encoder and decoder of Theorem 1.
 """
 
-from polar.code import memoryless
-from polar.code.adaptive import AdaptiveCode, AdaptiveSettings, adapt_code, adapt_codes, decode_states, send_adapted
-from polar.code.codec import Encoded, code_channel, encode_blocks
-from polar.code.construction import (
-    BlockCode,
-    ChainEntropies,
-    chain_entropies,
-    design_code,
-    design_codes,
-    length_set,
-    threshold_set,
-)
-from polar.code.decoders import (
-    DECODERS,
-    Decoder,
-    decision_table,
-    decoder_named,
-    label_evidence,
-    observations,
-    observe,
-    word_evidence,
-)
-from polar.code.density_evolution import polarise
-from polar.code.index_sets import choose_sets, spectrum, token_code
-from polar.code.key_schedule import KeySchedule, key_bits_of, theorem_key_bits
-from polar.code.successive import conditional_llrs, decide, draw, fill
-from polar.code.transform import label_words, polar_transform
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from polar.code import memoryless
+    from polar.code.adaptive import AdaptiveCode, AdaptiveSettings, adapt_code, adapt_codes, decode_states, send_adapted
+    from polar.code.codec import Encoded, code_channel, encode_blocks
+    from polar.code.construction import (
+        BlockCode,
+        ChainEntropies,
+        chain_entropies,
+        design_code,
+        design_codes,
+        length_set,
+        threshold_set,
+    )
+    from polar.code.decoders import (
+        DECODERS,
+        Decoder,
+        decision_table,
+        decoder_named,
+        label_evidence,
+        observations,
+        observe,
+        word_evidence,
+    )
+    from polar.code.density_evolution import polarise
+    from polar.code.index_sets import choose_sets, spectrum, token_code
+    from polar.code.key_schedule import KeySchedule, key_bits_of, theorem_key_bits
+    from polar.code.successive import conditional_llrs, decide, draw, fill
+    from polar.code.transform import label_words, polar_transform
+
+_MODULE_OF = {
+    **dict.fromkeys(
+        (
+            "AdaptiveCode",
+            "AdaptiveSettings",
+            "adapt_code",
+            "adapt_codes",
+            "decode_states",
+            "send_adapted",
+        ),
+        "adaptive",
+    ),
+    **dict.fromkeys(
+        (
+            "Encoded",
+            "code_channel",
+            "encode_blocks",
+        ),
+        "codec",
+    ),
+    **dict.fromkeys(
+        (
+            "BlockCode",
+            "ChainEntropies",
+            "chain_entropies",
+            "design_code",
+            "design_codes",
+            "length_set",
+            "threshold_set",
+        ),
+        "construction",
+    ),
+    **dict.fromkeys(
+        (
+            "DECODERS",
+            "Decoder",
+            "decision_table",
+            "decoder_named",
+            "label_evidence",
+            "observations",
+            "observe",
+            "word_evidence",
+        ),
+        "decoders",
+    ),
+    **dict.fromkeys(("polarise",), "density_evolution"),
+    **dict.fromkeys(
+        (
+            "choose_sets",
+            "spectrum",
+            "token_code",
+        ),
+        "index_sets",
+    ),
+    **dict.fromkeys(
+        (
+            "KeySchedule",
+            "key_bits_of",
+            "theorem_key_bits",
+        ),
+        "key_schedule",
+    ),
+    **dict.fromkeys(
+        (
+            "conditional_llrs",
+            "decide",
+            "draw",
+            "fill",
+        ),
+        "successive",
+    ),
+    **dict.fromkeys(
+        (
+            "label_words",
+            "polar_transform",
+        ),
+        "transform",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A door, from its module, which is imported when it is first needed: some need torch, and some do not."""
+    if name in _MODULE_OF:
+        return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    if name == "memoryless":
+        return import_module(f"{__name__}.memoryless")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "DECODERS",

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from polar.code.codec import code_channel, encode_blocks
 from polar.code.construction import BlockCode, ChainEntropies, chain_entropies, length_set, message_sets_of
+from polar.code.decoders import TIE, likeliest
 from wm_env.coded import label_bits
 from wm_env.common.arrays import Floats, Ints
 from wm_env.information import total_variation
@@ -147,7 +148,7 @@ def decode_states(law: BlockLaw, code: AdaptiveCode, observation: Tensor) -> Dec
     weight = np.zeros(shape)
     for bits, channel in enumerate(code.channels):
         mine = code.lengths == bits
-        words[mine] = channel.argmax(1).mT.numpy()
+        words[mine] = likeliest(channel).mT.numpy()
         weight[mine] = channel.mean(1).mT.numpy() * law.state_probs.numpy()[mine, None, None]
     seen = observation.numpy().reshape(-1)
     decided = np.stack([_likeliest(seen, given_dither) for given_dither in weight.reshape(len(seen), -1).T], axis=1)
@@ -158,10 +159,13 @@ def decode_states(law: BlockLaw, code: AdaptiveCode, observation: Tensor) -> Dec
 
 def _likeliest(seen: Ints, weight: Floats) -> Ints:
     """For every (state, candidate) the one with the largest weight of those that look alike; arrays of shape (N Q,)."""
-    order = np.argsort(weight, kind="stable")
-    order = order[seen[order] >= 0]
-    winner = np.zeros(int(seen.max()) + 1, dtype=np.int64)
-    winner[seen[order]] = order
+    there = np.flatnonzero(seen >= 0)
+    largest = np.zeros(int(seen.max()) + 1)
+    np.maximum.at(largest, seen[there], weight[there])
+    # Of those that tie up to rounding the first wins, so that both ends decide alike on any machines.
+    ties = there[weight[there] >= largest[seen[there]] * (1 - TIE)][::-1]
+    winner = np.zeros(len(largest), dtype=np.int64)
+    winner[seen[ties]] = ties
     return winner[np.maximum(seen, 0)]
 
 

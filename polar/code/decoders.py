@@ -26,7 +26,7 @@ Knowledge = Literal["marginal", "path"]
 KNOWLEDGE: Mapping[Knowledge, str] = {"marginal": "unknown", "path": "from earlier blocks"}
 """What is known of the state, in the words of tables and figures."""
 
-_TIE = 1e-12
+TIE = 1e-12
 """Sums that differ by less than this fraction differ by rounding: they are ties, whatever the order of summation."""
 
 
@@ -129,7 +129,12 @@ def decision_table(decoder: str, code: BlockCode, words: Tensor, labels: LabelEv
 
 def likeliest_words(words: Tensor, labels: LabelEvidence, code: BlockCode) -> Tensor:
     """argmax_w P(w | o, e), the posterior of the message; no decoder has a smaller block error."""
-    return (words >= words.amax(1, keepdim=True) * (1 - _TIE)).to(torch.uint8).argmax(1)
+    return likeliest(words)
+
+
+def likeliest(words: Tensor) -> Tensor:
+    """The number along axis 1 of the largest mass; of those that tie up to rounding, the first."""
+    return (words >= words.amax(1, keepdim=True) * (1 - TIE)).to(torch.uint8).argmax(1)
 
 
 def _of_labels(

@@ -162,10 +162,10 @@ def choose_sets(
 ) -> IndexSets:
     """Message set: the `positions` decodable positions of all levels that are nearest to uniform given the state.
 
-    Positions count as decodable, cheapest first, while their entropies sum to at most `decoding_budget` bits. For erasure
-    laws that sum bounds the block error by a union; for other laws the entropies are lower bounds and the choice is a
-    design rule: the block error has to be measured. Any other position is fixed to a key bit where that is the lesser
-    evil: 1 - H given the state below H given what is received.
+    Positions count as decodable, cheapest first, while their entropies sum to at most `decoding_budget` bits. For
+    erasure laws that sum bounds the block error by a union; for other laws the entropies are lower bounds and the
+    choice is a design rule: the block error has to be measured. Any other position is fixed to a key bit where that is
+    the lesser evil: 1 - H given the state below H given what is received.
 
     Args:
         polarised: the entropies.

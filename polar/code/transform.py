@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-Bits = NDArray[np.int64]
+from wm_env.common.arrays import Ints
 
 
-def polar_transform(words: NDArray[np.integer]) -> Bits:
+def polar_transform(words: NDArray[np.integer]) -> Ints:
     """U = V G along the last axis, in O(L log L) additions modulo 2; its own inverse.
 
     No bit reversal: U_0 is the parity of all of V, and U_{L-1} = V_{L-1}.
@@ -15,7 +15,7 @@ def polar_transform(words: NDArray[np.integer]) -> Bits:
         words: bits, integers 0 and 1, shape (..., L), L a power of two.
 
     Returns:
-        Bits of the same shape.
+        Ints of the same shape.
 
     Raises:
         ValueError: L is not a power of two, or an entry is not a bit.
@@ -34,8 +34,8 @@ def polar_transform(words: NDArray[np.integer]) -> Bits:
     return transformed
 
 
-def label_words(labels: NDArray[np.integer], block_length: int) -> Bits:
+def label_words(labels: NDArray[np.integer], block_length: int) -> Ints:
     """V of label numbers: the number in binary, most significant bit first; shape (..., L)."""
     places = np.arange(block_length - 1, -1, -1)
-    bits: Bits = np.asarray(labels, dtype=np.int64)[..., None] >> places & 1
+    bits: Ints = np.asarray(labels, dtype=np.int64)[..., None] >> places & 1
     return bits

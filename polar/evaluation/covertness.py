@@ -82,9 +82,9 @@ def retained_mass(tree: StateTree) -> float:
 def untruncated_bound(tree: StateTree, text: float | None) -> float | None:
     """Bound on the TV between coded text and the text of the untruncated model, in [0, 1].
 
-    The tree's texts are 1 - (retained mass) away from the model's, plus what the code adds. Candidates of a sampled pool
-    are drawn from the model: averaged over the pools the tree's texts are the model's, and the mean of the code's own
-    TV over the pools is the bound. One tree is one pool, so its TV is a sample of that mean.
+    The tree's texts are 1 - (retained mass) away from the model's, plus what the code adds. Candidates of a sampled
+    pool are drawn from the model: averaged over the pools the tree's texts are the model's, and the mean of the code's
+    own TV over the pools is the bound. One tree is one pool, so its TV is a sample of that mean.
     """
     if text is None:
         return None

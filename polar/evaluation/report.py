@@ -9,6 +9,7 @@ from typing import Any
 from polar.code.decoders import DECODERS, KNOWLEDGE
 from polar.evaluation.points import AdaptivePoint, CodeFigures, OperatingPoint
 from wm_env.common.files import fingerprint, read_json
+from wm_env.common.tables import align, or_dash, with_interval
 from wm_env.law import JointLaw
 from wm_env.theory.limits import Limit
 from wm_env.tree import StateTree
@@ -62,7 +63,7 @@ _NAMES: tuple[_Column, ...] = (
 )
 
 
-def results(
+def exact_content(
     tree: StateTree,
     law: JointLaw,
     points: Sequence[OperatingPoint],
@@ -217,8 +218,8 @@ def adaptive_table(point: AdaptivePoint, block_length: int) -> str:
     return "\n".join(
         [
             f"{point.mean_bits:.3f} bits per block, {point.mean_bits / block_length:.4f} bits per token "
-            f"(limit at this TV without errors, length by state and key, {point.limit / block_length:.4f}); dither {point.dither_bits} bits; "
-            f"share of states by bits {lengths}",
+            f"(limit at this TV without errors, length by state and key, {point.limit / block_length:.4f}); "
+            f"dither {point.dither_bits} bits; share of states by bits {lengths}",
             f"BER {point.ber:.4f} (measured {measured(point)}), BLER {point.bler:.4f}, TV mean {point.tv_mean:.4f}, "
             f"TV max {point.tv_max:.4f}, TV text {or_dash(point.tv_text)}, "
             f"TV real model <= {or_dash(point.tv_untruncated_bound)}",
@@ -246,22 +247,5 @@ def measured(point: CodeFigures) -> str:
     return with_interval(point.ber_mc, point.ber_mc_ci95)
 
 
-def with_interval(value: float, interval: tuple[float, float], spec: str = ".4f", spec_of_ends: str = "") -> str:
-    """A figure with its interval in brackets; `spec` formats both, `spec_of_ends` the interval if it is given."""
-    low, high = (format(end, spec_of_ends or spec) for end in interval)
-    return f"{value:{spec}} [{low}, {high}]"
-
-
-def or_dash(value: float | None) -> str:
-    """A figure with four decimals, or a dash where there is none."""
-    return "-" if value is None else f"{value:.4f}"
-
-
 def _table(points: Sequence[OperatingPoint], columns: Sequence[_Column]) -> str:
     return align([[title for title, _ in columns]] + [[show(point) for _, show in columns] for point in points])
-
-
-def align(rows: Sequence[Sequence[str]]) -> str:
-    """Right-aligned columns, two spaces apart."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

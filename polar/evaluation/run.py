@@ -16,16 +16,16 @@ from polar.evaluation.report import (
     adaptive_table,
     covertness_table,
     error_table,
+    exact_content,
     law_fingerprint,
     limit_table,
     live_results,
-    results,
     variation_table,
 )
 from polar.evaluation.settings import EvaluationSettings
 from wm_env.common.figures import save_figure
 from wm_env.common.files import check_output, write_json
-from wm_env.costs import cost_of
+from wm_env.criteria.costs import cost_of
 from wm_env.information import law_totals, measure, text_total_variation
 from wm_env.law import JointLaw
 from wm_env.optimum import FEASIBLE
@@ -78,7 +78,7 @@ def evaluate_run(
     if "auto" in settings.message_bits or (not settings.message_bits and run.task.lengths_follow_state):
         adapted = evaluate_adaptive(tree, law, how_well, settings.transmissions, settings.seed)
     limits = {bits: law_limit(law, bits) for bits in lengths}
-    write_json(out / "results.json", results(tree, law, points, limits, adapted, live))
+    write_json(out / "results.json", exact_content(tree, law, points, limits, adapted, live))
     shown = figure_title(run, law)
     for file in figures["ber"]:
         save_figure(ber_figure(points, limits, law.block_length, adapted, shown), file)

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
-from polar.text.derivation import KeyStream, MessageKeys
 from polar.text.framing import (
     LONGEST_HEADER,
     SHORT_HEADER,
@@ -30,8 +29,8 @@ from polar.text.framing import (
     is_frame_start,
     make_frame,
     open_frame,
-    payload_bits,
 )
+from polar.text.keys.derivation import KeyStream, MessageKeys
 from polar.text.scheme import Attempt, NoMessageError
 
 GUARD = 128
@@ -103,7 +102,7 @@ class Sender:
         """Send `message` in at most `most_tokens` tokens, of which any `patience` in a row must carry a bit."""
         self.frame = make_frame(message, keys)
         self.interval = Interval()
-        self._message = message
+        self._check_bits = keys.check_bits
         self._pad = keys.stream("pad")
         self._most_tokens = most_tokens
         self._patience = patience
@@ -148,7 +147,7 @@ class Sender:
                 "use another prompt or a higher temperature"
             )
         if count >= self._most_tokens:
-            raise MessageTooLongError(count, bits, self.frame.length, self.frame.length - payload_bits(self._message))
+            raise MessageTooLongError(count, bits, self.frame.length, self._check_bits + SHORT_HEADER)
 
 
 class MessageTooLongError(ValueError):

@@ -35,12 +35,12 @@ MOST_FORMS = 64
 
 def canonical(text: str) -> str:
     """The canonical form of a text."""
-    return " ".join(unicodedata.normalize("NFC", text.lstrip(BYTE_ORDER_MARK)).split())
+    return " ".join(unicodedata.normalize("NFC", text.replace(BYTE_ORDER_MARK, "")).split())
 
 
 def canonical_prompt(prompt: str) -> str:
     """The canonical form of a prompt."""
-    plain = unicodedata.normalize("NFC", prompt.lstrip(BYTE_ORDER_MARK))
+    plain = unicodedata.normalize("NFC", prompt.replace(BYTE_ORDER_MARK, ""))
     return plain.replace("\r\n", "\n").replace("\r", "\n").strip()
 
 

@@ -23,7 +23,7 @@ class LawSettings:
 
     block_length: int = 8
     """L, tokens that the model fills in from left to right before it sees new masks; a power of two."""
-    temperature: float = 1.0
+    temperature: float = 0.7
     """tau of p_tau = softmax(logits / tau)."""
     top_p: float = 1.0
     """Only the likeliest tokens that together have this probability are said."""

@@ -16,10 +16,12 @@ OPTIONS = {
     "evaluate": ["Options"],
     "polar.evaluation.settings": ["EvaluationSettings"],
     "agents.common.settings": ["PolicySettings", "RunSettings"],
-    "agents.primal_dual.agent": ["LearnerSettings"],
-    "agents.ppo_lagrangian.agent": ["PPOSettings"],
-    "polar.text.options": ["Model", "Keygen", "Embed", "Decode"],
-    "polar.text.settings": ["Settings", "Limits"],
+    "agents.primal_dual.settings": ["LearnerSettings"],
+    "agents.ppo_lagrangian.settings": ["PPOSettings"],
+    "polar.text.command_line.options": ["Model", "Agreement", "Keygen", "Embed", "Decode"],
+    "polar.text.settings": ["LawSettings", "Limits"],
+    "polar.text.schemes.block.__init__": ["Block"],
+    "polar.text.schemes.parallel.__init__": ["Parallel"],
     "wm_env.lm.build.options": ["BuildOptions"],
 }
 

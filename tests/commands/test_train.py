@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from repository import ROOT
 
 from agents.common.runs import RunFolder, load_checkpoint
 from agents.planner.adaptive import plan_adaptive
-from agents.table import preset as preset_of
+from agents.training.table import preset as preset_of
 from polar.code.adaptive import AdaptiveSettings
 from polar.evaluation.adaptive import evaluate_adaptive
 from train import main
@@ -243,7 +244,7 @@ def test_coded_preset_goes_on_from_a_checkpoint(small_tree_file, tmp_path):
         (["--labels", 12], "labels=12: a power of two is needed, such as 16"),
         (["--labels", 32], "labels=32: blocks of 4 tokens have at most 16 words"),
         (["--labels", 1], "labels=1: a label needs at least two values to carry anything"),
-        (["--epsilon", -0.1], "epsilon=-0.1: a total-variation budget of 0 or more is needed"),
+        (["--epsilon", -0.1], "epsilon=-0.1: a budget of 0 or more is needed"),
         (["--gamma", 0], "gamma=0.0: a discount in (0, 1] is needed"),
         (["--iterations", 0], "iterations=0: a number above 0 is needed"),
         (["--learner.policy.embedding", 0], "embedding=0: a number from 1 to 65536 is needed"),
@@ -256,21 +257,21 @@ def test_coded_preset_goes_on_from_a_checkpoint(small_tree_file, tmp_path):
         (["--learner.policy.common", "nan"], "common=nan: a number in [0, 1] is needed"),
         (["--learner.policy.label-spread", "inf"], "label_spread=inf: a number of 0 or more and at most"),
         (["--learner.policy.trailing-spread", -1], "trailing_spread=-1.0: a number of 0 or more and at most"),
-        (["--ppo.target-kl", "inf"], "ppo.target_kl=inf: a number above 0 and at most 1e+30 is needed"),
-        (["--agent", "ppo", "--ppo.learning-rate", "1e300"], "ppo.learning_rate=1e+300: a number above 0 and at most"),
-        (["--agent", "ppo", "--ppo.copies", 99999999999], "ppo.copies=99999999999: a number from 1 to 4096 is needed"),
-        (["--agent", "ppo", "--ppo.copies", 0], "ppo.copies=0: a number from 1 to 4096 is needed"),
+        (["--agent", "ppo", "--ppo.target-kl", "inf"], "target_kl=inf: a number above 0 and at most 1e+30 is needed"),
+        (["--agent", "ppo", "--ppo.learning-rate", "1e300"], "learning_rate=1e+300: a number above 0 and at most"),
+        (["--agent", "ppo", "--ppo.copies", 99999999999], "copies=99999999999: a number from 1 to 4096 is needed"),
+        (["--agent", "ppo", "--ppo.copies", 0], "copies=0: a number from 1 to 4096 is needed"),
         (["--gamma", "1e-300"], "gamma=1e-300: gamma^2 is 0 in float32, in which learners compute: take a larger"),
-        (["--epsilon", "inf"], "epsilon=inf: a total-variation budget of 0 or more is needed"),
+        (["--epsilon", "inf"], "epsilon=inf: a budget of 0 or more is needed"),
         (["--gamma", "nan"], "gamma=nan: a discount in (0, 1] is needed"),
         (["--seed", -1], "seed=-1: an integer from 0 to 2^32 - 1 is needed"),
-        (["--message-bits", 2], "message_bits=2: the gp objective has none; add --objective coded"),
+        (["--message-bits", 2], "message_bits=2: the gp objective has none; leave them out, or choose objective="),
         (["--objective", "coded", "--message-bits", "auto"], "message_bits=auto: only the planner chooses lengths"),
         (
             ["--agent", "planner", "--objective", "coded", "--message-bits", "auto", "--candidates", "1"],
             "message_bits=auto: one candidate carries no message",
         ),
-        (["--agent", "planner", "--dither-bits", "4"], "dither_bits=4: only --message-bits auto plans for dither"),
+        (["--agent", "planner", "--dither-bits", "4"], "dither_bits=4: only message_bits=auto plans for dither"),
         (
             ["--agent", "planner", "--objective", "coded", "--message-bits", "auto", "--dither-bits", "9"],
             "dither_bits=9: 0 to 8 are possible",
@@ -406,3 +407,76 @@ def test_interrupt_outside_of_the_iterations_ends_with_one_line(monkeypatch, tmp
     monkeypatch.setattr("agents.training.run.start_run", interrupt)
     done = train("--run", tmp_path / "run")
     assert (done.code, done.out, done.err) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--agent", "planner", "--seed", "3"],
+        ["--agent", "planner", "--iterations", "3"],
+        ["--agent", "ppo", "--learner.learning-rate", "0.1"],
+        ["--agent", "ppo", "--gradient", "autograd"],
+        ["--ppo.copies", "2"],
+    ],
+)
+def test_an_option_that_the_agent_does_not_have_is_refused(arguments, tmp_path):
+    done = train("--run", tmp_path / "run", *arguments)
+    assert done.code == 2
+    assert arguments[-2] in done.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_planner_keeps_a_budget_of_kl_divergence(small_tree_file, tmp_path):
+    run = tmp_path / "run"
+    done = smoke(small_tree_file, run, "--agent", "planner", "--cost", "kl")
+    assert done.code == 0, done.err
+    assert re.search(r"KL divergence 0\.1000 bits of at most 0\.1 \(total variation 0\.\d{4}\), 100\.00 %", done.out)
+    coded = smoke(small_tree_file, tmp_path / "coded", "--agent", "planner", "--cost", "kl", "--objective", "coded")
+    assert (coded.code, coded.out) == (2, "")
+    assert coded.err == "error: cost='kl': plans of the coded objective are for cost='tv' only; choose a learner\n"
+    assert not (tmp_path / "coded").exists()
+
+
+def test_one_candidate_is_worth_nothing_and_not_less(small_tree_file, tmp_path):
+    done = smoke(small_tree_file, tmp_path / "run", "--candidates", "1", "--iterations", "10")
+    assert done.code == 0, done.err
+    assert "-0.0000" not in done.out
+
+
+def test_a_path_that_the_output_cannot_spell_is_no_failure(small_tree_file, tmp_path):
+    run = tmp_path / "läuf水"
+    options = ["--preset", "smoke", "--agent", "planner", "--tree", small_tree_file, "--run", run, *SMALL]
+    done = subprocess.run(
+        [sys.executable, ROOT / "train.py", *map(str, options)],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1", "MPLBACKEND": "module://not.there"},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "läuf\\u6c34/law.safetensors".encode("latin-1") in done.stdout
+    assert RunFolder(run).law.exists()
+
+
+def test_ctrl_c_while_python_imports_shows_no_traceback(tmp_path):
+    """As soon as the process has its first module, and in the middle of the slow ones."""
+    for wait in (0.1, 0.4):
+        with subprocess.Popen(
+            [sys.executable, ROOT / "train.py", "--run", str(tmp_path / "run")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            time.sleep(wait)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=300)
+        assert process.returncode in (-signal.SIGINT, 130)
+        assert "Traceback" not in errors
+
+
+def test_a_run_is_found_again_by_what_it_was_asked_for(small_tree_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = ["--preset", "smoke", "--tree", small_tree_file, *SMALL, "--cost", "kl", "--iterations", "10"]
+    assert train(*asked).code == 0
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["primal-dual-smoke-kl"]
+    done = train("--preset", "smoke", "--cost", "kl", "--resume", "--iterations", "20")
+    assert done.code == 0, done.err
+    assert int(load_checkpoint(RunFolder(tmp_path / "runs/primal-dual-smoke-kl"))[0]["iteration"]) == 20

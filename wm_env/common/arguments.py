@@ -12,7 +12,7 @@ def _word(kind: Callable[[str], Any], metavar: str) -> PrimitiveConstructorSpec[
         nargs=1,
         metavar=metavar,
         instance_from_str=lambda words: kind(words[0]),
-        is_instance=lambda value: value is None or isinstance(value, str | Path),
+        is_instance=lambda value: value is None or isinstance(value, str | Path | int),
         str_from_instance=lambda value: [str(value)],
     )
 
@@ -22,3 +22,6 @@ OptionalText = Annotated[str | None, _word(str, "STR")]
 
 OptionalPath = Annotated[Path | None, _word(Path, "PATH")]
 """A path, None if the option is left out."""
+
+OptionalInteger = Annotated[int | None, _word(int, "INT")]
+"""An integer, None if the option is left out."""

@@ -82,6 +82,9 @@ def _silence(stream: TextIO) -> None:
 def quitting_on_interrupt(module: str) -> Iterator[None]:
     """Within the context Ctrl-C ends the process at once, if `module`, the caller's `__name__`, is run as a command.
 
+    The environment of the command is settled too: Matplotlib needs no backend, and threads of OpenMP that wait sleep,
+    since threads that spin take the core from the other thread where cores are shared.
+
     Made for imports, where there is nothing to clean up: Python's KeyboardInterrupt comes out of the middle of an
     import as a long traceback, or as another error of the library. Where Ctrl-C is ignored, it stays so. A help that
     nobody reads to its end is no error.
@@ -89,7 +92,9 @@ def quitting_on_interrupt(module: str) -> Iterator[None]:
     if module != "__main__":
         yield
         return
-    quits = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    os.environ.pop("MPLBACKEND", None)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    quits = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL)
     if quits:
         signal.signal(signal.SIGINT, _quit)
     try:
@@ -101,6 +106,22 @@ def quitting_on_interrupt(module: str) -> Iterator[None]:
     finally:
         if quits:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def exit_code(work: Callable[[], int | None], on_interrupt: str = "interrupted") -> int:
+    """Do the work of a command; returns the exit code: its own or 0, 1 failed, 2 bad input, 130 interrupted.
+
+    Args:
+        work: what the command does once its options are known.
+        on_interrupt: the line that tells of Ctrl-C.
+    """
+    try:
+        return work() or 0
+    except (ValueError, OSError) as error:
+        return tell_failure(error)
+    except KeyboardInterrupt:
+        tell(on_interrupt)
+        return INTERRUPTED
 
 
 def tell_failure(error: Exception) -> int:

@@ -1,12 +1,50 @@
-"""Figures: colours, plain axes, and files in the format that their name ends with."""
+"""Figures without a window: colours, plain axes, files in the format that their name ends with, and pixels.
 
+Matplotlib refuses to be imported if MPLBACKEND names a backend that it cannot find, as it does in processes that a
+notebook of another environment has started. Figures that go to files and arrays need no backend: import Matplotlib's
+classes from here.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+import numpy as np
+from numpy.typing import NDArray
 
 from wm_env.common.files import write_atomically
+
+
+@contextmanager
+def _without_backend() -> Iterator[None]:
+    named = os.environ.pop("MPLBACKEND", None)
+    try:
+        yield
+    finally:
+        if named is not None:
+            os.environ["MPLBACKEND"] = named
+
+
+with _without_backend():
+    from matplotlib import rc_context
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+__all__ = [
+    "COLOURS",
+    "FORMATS",
+    "Axes",
+    "Figure",
+    "MaxNLocator",
+    "figure_format",
+    "new_figure",
+    "pixels",
+    "save_figure",
+]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 """Okabe and Ito's palette, which stays distinct under the common kinds of colour blindness."""
@@ -55,3 +93,11 @@ def save_figure(figure: Figure, path: Path) -> None:
         write_atomically(
             path, lambda temporary: figure.savefig(temporary, format=kind, dpi=_DOTS_PER_INCH, metadata=undated)
         )
+
+
+def pixels(figure: Figure) -> NDArray[np.uint8]:
+    """The picture, shape (height, width, 3); without pyplot, which keeps figures and wants a backend."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    picture: NDArray[Any] = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
+    return picture[..., :3].copy()

@@ -19,6 +19,9 @@ from wm_env.common.json_values import parse_json, read_as
 
 _MOUNTS = Path("/proc/self/mountinfo")
 
+_SHARED = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs", "lustre", "gpfs")
+"""How file systems are called whose locks may not hold between machines."""
+
 MOST_BYTES = 1 << 26
 """Most that is read at once, 64 MiB: a device or a pipe may have no end."""
 
@@ -184,14 +187,28 @@ def _why_it_stays(target: Path) -> str | None:
     return None
 
 
-def _mount_points() -> list[str]:
-    """Where file systems and files are mounted; none where the system does not say so in Linux's way."""
+def _mount_points() -> dict[str, str]:
+    """Where file systems and files are mounted, and of what kind; nothing where the system does not say so in Linux's
+    way.
+    """
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
-        return []
+        return {}
+    fields = [line.split(" ") for line in lines]
     # Blanks, tabs, line ends and backslashes are octal numbers there.
-    return [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in lines]
+    places = [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), field[4]) for field in fields]
+    kinds = [field[field.index("-") + 1] if "-" in field else "" for field in fields]
+    return dict(zip(places, kinds, strict=True))
+
+
+def network_file_system(path: Path) -> str | None:
+    """The kind of file system that `path` is on, if other machines may have it too; None if not, or if nobody tells."""
+    places = _mount_points()
+    for place in (link_target(path), *link_target(path).parents):
+        if kind := places.get(str(place)):
+            return kind if kind.startswith(_SHARED) else None
+    return None
 
 
 def check_replaceable(path: Path, kind: str, advice: str) -> None:
@@ -367,7 +384,8 @@ def locked_folder(folder: Path, advice: str) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with naming(folder):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise in_use from None
         if not is_open_as(handle, folder):

@@ -5,10 +5,10 @@ from typing import TypeVar
 
 import docstring_parser
 
-Options = TypeVar("Options", bound=type)
+_Options = TypeVar("_Options", bound=type)
 
 
-def paragraph_help(options: Options) -> Options:
+def paragraph_help(options: _Options) -> _Options:
     """Class decorator for dataclasses of options: the doc of every field is one paragraph of the help.
 
     tyro keeps the line breaks of field docs whose further lines are indented, as all are, and wraps what is between

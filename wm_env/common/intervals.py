@@ -1,8 +1,19 @@
-"""Confidence intervals of measured probabilities."""
+"""Confidence intervals of means and of error rates."""
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 from scipy.special import betaincinv
+from scipy.stats import t as student
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, tuple[float, float]]:
+    """The mean of independent values, at least 2, and its t-interval."""
+    data = np.asarray(values, dtype=np.float64)
+    mean, error = float(data.mean()), float(data.std(ddof=1)) / math.sqrt(len(data))
+    width = float(student.ppf((1 + confidence) / 2, len(data) - 1)) * error
+    return mean, (mean - width, mean + width)
 
 
 def block_interval(successes: float, trials: int, confidence: float = 0.95) -> tuple[float, float]:

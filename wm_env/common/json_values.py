@@ -12,7 +12,7 @@ import reprlib
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _WORDS = {
     NoneType: "null",
@@ -54,7 +54,7 @@ def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def read_as(kind: type[T] | UnionType, value: object, source: object, name: str = "") -> T:
+def read_as(kind: type[_T] | UnionType, value: object, source: object, name: str = "") -> _T:
     """`value`, which came from JSON, as a `kind`.
 
     Args:
@@ -67,10 +67,10 @@ def read_as(kind: type[T] | UnionType, value: object, source: object, name: str 
     Raises:
         ValueError: it is of another type, lacks an entry or has an unknown one; the first is named.
     """
-    return cast(T, _read(kind, value, source, name))
+    return cast(_T, _read(kind, value, source, name))
 
 
-def entry(values: object, name: str, kind: type[T] | UnionType, source: object) -> T:
+def entry(values: object, name: str, kind: type[_T] | UnionType, source: object) -> _T:
     """The entry `name` of the object `values` as a `kind`, as in `read_as`; it must be there.
 
     Raises:

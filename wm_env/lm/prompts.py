@@ -35,7 +35,7 @@ def read_prompts(source: str, count: int | None = None, seed: int = 0) -> tuple[
         raise ValueError(f"{count} prompts: at least 1 is needed")
     if source == "c4":
         if count is None:
-            raise ValueError("C4 has millions of articles: say how many prompts to draw (--prompt-count)")
+            raise ValueError("C4 has millions of articles: say how many prompts to draw")
         return _c4_prompts(count, seed)
     path = _shipped_file() if source == "shipped" else Path(source)
     prompts = read_prompt_file(path)

@@ -83,7 +83,7 @@ def chain_rule_bits(lm: MaskedLM, windows: Tensor, context: int, temperature: fl
     return bits
 
 
-def measure(lm: MaskedLM, windows: Tensor, context: int = 48) -> Quality:
+def measure_quality(lm: MaskedLM, windows: Tensor, context: int = 48) -> Quality:
     """Bits per token and per byte of the windows' last tokens given `context` tokens before them, at temperature 1."""
     bits = chain_rule_bits(lm, windows, context)
     per_window = bits.sum(dim=1).numpy()
@@ -151,20 +151,20 @@ def report(options: Options) -> Iterator[str]:
         OSError: a file cannot be read.
     """
     if options.text is None and options.prompts is None:
-        raise ValueError("give --text to measure the model, --prompts to read it, or both")
+        raise ValueError("give text to measure the model, prompts to read it, or both")
     if min(options.context, options.samples, options.tokens) < 1:
-        raise ValueError("--context, --samples and --tokens must be at least 1")
+        raise ValueError("context, samples and tokens must be at least 1")
     if not 2 <= options.windows <= MOST_WINDOWS:
-        raise ValueError(f"--windows {options.windows}: a number from 2 to {MOST_WINDOWS} is needed")
+        raise ValueError(f"windows={options.windows}: a number from 2 to {MOST_WINDOWS} is needed")
     if options.tokens % BLOCK:
-        raise ValueError(f"--tokens {options.tokens}: texts are made of blocks of {BLOCK} tokens, give a multiple")
+        raise ValueError(f"tokens={options.tokens}: texts are made of blocks of {BLOCK} tokens, give a multiple")
     check_seed(options.seed)
     prompts = () if options.prompts is None else read_prompt_file(options.prompts)[: options.samples]
     lm = load_lm(options.model, device=options.device)
     if options.text is not None:
         length = options.context + BLOCK
         windows = cut_windows(lm.tokenizer, options.text, length, options.windows, options.seed)
-        quality = measure(lm, windows, options.context)
+        quality = measure_quality(lm, windows, options.context)
         yield (
             f"{quality.bits_per_token:.4f} +- {quality.bits_per_token_error:.4f} bits per token, "
             f"{quality.bits_per_byte:.4f} +- {quality.bits_per_byte_error:.4f} bits per byte "

@@ -4,9 +4,9 @@
     python -m wm_env.lm.verify --device cuda
 
 The embedded model is asked for laws of fixed canvases, in every way of multiplying that is exact here; for the scores
-of candidates of the shipped tree; for a quantised law; and for texts of the schemes `stream` and `block`, written with
-a fixed key. A text of the scheme `parallel`, whose receiver needs no model, is read. Then sender and receiver may be
-this machine and any other that says the same.
+of candidates of the shipped tree; for a quantised law; and for a text of every scheme whose receiver needs the model,
+written with a fixed key. A text of the scheme `parallel`, whose receiver needs none, is read. Then sender and receiver
+may be this machine and any other that says the same.
 """
 
 import hashlib
@@ -25,11 +25,14 @@ with quitting_on_interrupt(__name__):
     from torch import Tensor
 
     from polar.text.channel import open_channel
-    from polar.text.decoding import decode_parallel
+    from polar.text.decoding import decode_with_tokenizer
     from polar.text.embedding import embed_with_retries
     from polar.text.framing import BitString
-    from polar.text.keys import Key
-    from polar.text.settings import Limits, Settings
+    from polar.text.keys.key import Key
+    from polar.text.schemes import load_schemes
+    from polar.text.schemes.block import Block
+    from polar.text.settings import LawSettings, Limits, Settings
+    from wm_env.common.arguments import OptionalPath
     from wm_env.common.files import read_json, write_json
     from wm_env.common.help import paragraph_help
     from wm_env.lm.models.exact.checkpoint import open_source, stored_form
@@ -37,11 +40,13 @@ with quitting_on_interrupt(__name__):
     from wm_env.lm.models.exact.network import VERSION, ExactNetwork
     from wm_env.lm.models.exact.products import Kind, exact_kinds
     from wm_env.lm.models.exact.quantise import W8, W24, Form
+    from wm_env.lm.models.folder import EMBEDDED
     from wm_env.lm.models.llada import exact_shape
-    from wm_env.lm.models.load import EMBEDDED, load_lm
+    from wm_env.lm.models.load import load_lm
     from wm_env.lm.models.masked_lm import MaskedLM
     from wm_env.lm.models.network import LLaDAConfig, tensor_names
     from wm_env.lm.models.stack import device_name
+    from wm_env.lm.tokenizer import read_text_tokenizer
     from wm_env.tree import StateTree, shipped_tree
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published.json"
@@ -54,11 +59,7 @@ CANDIDATES = 4
 _PROMPT = "The mayor said on Monday"
 _KEY = Key(bytes(range(32)))
 _MESSAGE = BitString(0b10110011, 8)
-_SETTINGS = {
-    "stream": Settings(),
-    "block": Settings(scheme="block", block_length=2, candidates=16),
-    "parallel": Settings(scheme="parallel"),
-}
+_SMALL_BLOCKS = Settings(Block(candidates=16), LawSettings(block_length=2))
 _LIMITS = Limits(ending="none")
 
 OTHER_NUMBERS = 1
@@ -74,7 +75,7 @@ class Options:
     """Where the model runs, such as cpu or cuda:0."""
     threads: int = 1
     """Threads of torch on a CPU; the numbers do not depend on it."""
-    write: Path | None = None
+    write: OptionalPath = None
     """Write the numbers of this machine to a file instead, for a new embedded model or tree."""
 
 
@@ -116,19 +117,23 @@ def digest(parts: Iterable[Tensor]) -> str:
 
 
 def numbers(lm: MaskedLM, tree: StateTree, published: Mapping[str, str]) -> Iterator[Number]:
-    """Every number; of the scheme parallel the published text is read, where there is one."""
+    """Every number; texts whose receiver needs no model are read, where they are published."""
     yield Number("model", "", lambda: lm.fingerprint)
     yield Number("tokenizer", "", lambda: lm.tokenizer_fingerprint)
     yield Number("tree", "", lambda: tree.fingerprint)
     yield from _canvas_numbers(lm)
     yield Number("scores of the tree", "", lambda: _scores(lm, tree))
-    channel = open_channel(lm, _PROMPT, _SETTINGS["stream"])
-    yield Number("law", "", lambda: digest([torch.from_numpy(channel.source.law(()).cumulative)]))
-    for scheme in ("stream", "block"):
-        yield Number(f"text of the scheme {scheme}", "written", partial(_written, lm, scheme))
-    text = published.get("text of the scheme parallel")
-    how = ("written", partial(_written, lm, "parallel")) if text is None else ("read", partial(_read, lm, text))
-    yield Number("text of the scheme parallel", *how)
+    law = open_channel(lm, _PROMPT, Settings()).source.law(())
+    yield Number("law", "", lambda: digest([torch.from_numpy(law.cumulative)]))
+    for name, scheme in load_schemes().items():
+        settings = _SMALL_BLOCKS if name == "block" else Settings(scheme)
+        title = f"text of the scheme {name}"
+        if scheme.finds_nonces:
+            continue  # its receiver computes nothing with the model, and its texts are long
+        if scheme.needs_model or title not in published:
+            yield Number(title, "written", partial(_written, lm, settings))
+        else:
+            yield Number(title, "read", partial(_read, settings, published[title]))
 
 
 def _canvas_numbers(lm: MaskedLM) -> Iterator[Number]:
@@ -172,16 +177,16 @@ def _scores(lm: MaskedLM, tree: StateTree) -> str:
     return digest([total.mul(2.0**TICK_BITS).to(torch.int64)])
 
 
-def _written(lm: MaskedLM, scheme: str) -> str:
-    channel = open_channel(lm, _PROMPT, _SETTINGS[scheme])
+def _written(lm: MaskedLM, settings: Settings) -> str:
+    channel = open_channel(lm, _PROMPT, settings)
     return embed_with_retries(channel, _MESSAGE, _KEY, range(4), _LIMITS).text
 
 
-def _read(lm: MaskedLM, text: str) -> str:
+def _read(settings: Settings, text: str) -> str:
     """The text if it holds the message, else what was found."""
-    settings = _SETTINGS["parallel"]
-    found = decode_parallel(lm.tokenizer, text.encode(), _KEY, range(4), settings, _PROMPT.encode())
-    return text if found.message == _MESSAGE else f"read as {found.message}"
+    tokenizer = read_text_tokenizer(EMBEDDED)
+    found = decode_with_tokenizer(tokenizer, text.encode(), _KEY, range(4), settings, _PROMPT)
+    return text if found.message == _MESSAGE else f"read as {found.message!r}"
 
 
 def stored_numbers() -> dict[str, str]:
@@ -193,9 +198,7 @@ def stored_numbers() -> dict[str, str]:
     """
     values = read_json(PUBLISHED)
     if values.get("arithmetic") != VERSION:
-        raise ValueError(
-            f"{PUBLISHED} holds numbers of {values.get('arithmetic')!r}, this is {VERSION!r}: --write anew"
-        )
+        raise ValueError(f"{PUBLISHED} holds numbers of {values.get('arithmetic')!r}, not {VERSION!r}: --write anew")
     return {name: str(value) for name, value in values.items()}
 
 

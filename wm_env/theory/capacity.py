@@ -357,7 +357,7 @@ class Solve:
         cover = _matrix(stored.cover, "cover", self.law)
         if self.substitution is not None:
             if channel is not None:
-                raise ValueError("give the channel in the file or --substitution, not both")
+                raise ValueError("give the channel in the file or a substitution, not both")
             channel = substitution_channel(cover.shape[1], self.substitution)
         return dense_cover(torch.tensor(stored.state_probs, dtype=torch.float64), cover, channel)
 

@@ -8,10 +8,11 @@ with law P(f|s), and
     J = H(F|S) - H(F|Y) = H(Y) - H(S) + H(S|F,Y) - H(Y|F,S)
 
 is concave in P(f|s), under linear constraints sum_(f: f(s) = x) P(f|s) = p(x|s). With r(f|y) free, J is the maximum
-over r of E[log r(F|Y) - log P(F|S)] and both maximisations have closed forms, so they are alternated, as for the capacity
-of a channel (Blahut, Arimoto):
+over r of E[log r(F|Y) - log P(F|S)] and both maximisations have closed forms, so they are alternated, as for the
+capacity of a channel (Blahut, Arimoto):
 
-    r(f|y) = posterior,    P(f|s) = p(x|s) 2^(l(f,s)) / sum_(f': f'(s) = x) 2^(l(f',s)),    l(f,s) = sum_y K(y|f(s)) log r(f|y).
+    r(f|y) = posterior,    l(f,s) = sum_y K(y|f(s)) log2 r(f|y),
+    P(f|s) = p(x|s) 2^(l(f,s)) / sum_(f': f'(s) = x) 2^(l(f',s)).
 
 J is concave, so its tangent at the current point bounds the capacity from above: every (s, x) may move all its mass to
 the map of the largest gradient. The gap between tangent and value is the certificate.
@@ -27,6 +28,8 @@ MOST_MAPS = 1 << 14
 """Most maps of states to tokens; there are as many as the product of the states' numbers of candidates."""
 
 _TINY = 1e-300
+_LEAST = 1e-40
+"""Least weight of a map."""
 _CHECKED = 25
 """Iterations between two certificates."""
 
@@ -104,10 +107,11 @@ def channel_capacity(
             excess = bound - rate
             if excess <= gap:
                 break
-        # Subtracting the largest exponent of every (s, x) keeps the powers of two in range.
+        # Subtracting the largest exponent of every (s, x) keeps the powers of two in range. No map dies out: the
+        # tangent at a law without one of them would not bound what that map can add.
         top = np.full(size, -np.inf)
         np.maximum.at(top, groups.ravel(), evidence.ravel())
-        law = project(np.exp2(evidence - top[groups]))
+        law = project(np.maximum(np.exp2(evidence - top[groups]), _LEAST))
     return ChannelCapacity(rate, max(excess, 0.0), _key_rate(state_probs, law, cover), maps, law.T)
 
 

@@ -1,18 +1,18 @@
 """What one block can carry at best: success, bit error and zero error for l message bits, with a TV budget.
 
-Both ends know the state, so the law p of a block over Q candidates; the message is uniform on K = 2^l words. However
-l key bits are used, the success probability is at most min(1, P0 + t), t the total variation of the messages' laws, mean
+Both ends know the state, so the law p of a block over Q candidates; the message is uniform on K = 2^l words. However l
+key bits are used, the success probability is at most min(1, P0 + t), t the total variation of the messages' laws, mean
 over messages, and P0 the value of the best partition of the candidates into K bins,
 
     P0 = max over partitions of sum_w min(p(B_w), 1/K);
 
-a pad reaches it. With more shared key the largest success is min(1, U + t), U = sum_x min(p(x), 1/K) >= P0. Q candidates
-with mass never carry more than Q of the K words, which caps both at Q/K. l bits pass without error at TV 0, l fixed, if
-and only if l <= H_min(p).
+a pad reaches it. With more shared key the largest success is min(1, U + t), U = sum_x min(p(x), 1/K) >= P0. Q
+candidates with mass never carry more than Q of the K words, which caps both at Q/K. l bits pass without error at TV 0,
+l fixed, if and only if l <= H_min(p).
 
 Every limit holds for any decoder that knows at most the state, but a decoder that does not know it may have less:
-`wm_env.theory.common_maps`. The states' law is given here. A code that spends total variation in one block changes which
-states come later; `wm_env.theory.steering` has the limits over all of that.
+`wm_env.theory.common_maps`. The states' law is given here. A code that spends total variation in one block changes
+which states come later; `wm_env.theory.steering` has the limits over all of that.
 """
 
 from dataclasses import dataclass
@@ -72,7 +72,8 @@ class Limit:
     def bit_error(self, tv_budget: float) -> float:
         """phi: no code has a smaller bit error rate at this average TV, with any key; in [0, 1/2].
 
-        A bound, not always attained, least of all where the decoder does not know the state. The budget turns the mass with the most wrong bits into right mass.
+        A bound, not always attained, least of all where the decoder does not know the state. The budget turns the mass
+        with the most wrong bits into right mass.
         """
         bits = len(self.distance_masses) - 1
         beyond = np.cumsum(self.distance_masses[::-1])[::-1] - self.distance_masses

@@ -1,8 +1,8 @@
 """Limits of texts of several blocks, in which total variation spent in one block changes which states come later.
 
 A code has a law q(x|s) in every state that it reaches, and the occupation measure y(s,x) = Z(s) q(x|s) obeys
-Z(child(s,x)) = y(s,x). With any amount of shared key and a decoder that knows the state the success probability of l bits is
-U(q) = sum_x min(q(x), 2^-l), so the least block error is a linear programme in y:
+Z(child(s,x)) = y(s,x). With any amount of shared key and a decoder that knows the state the success probability of l
+bits is U(q) = sum_x min(q(x), 2^-l), so the least block error is a linear programme in y:
 
     max 1/B sum_b sum_(s,x) min(y(s,x), 2^-l Z(s)),    sum_b gamma^b sum_(s,x) (y(s,x) - Z(s) p(x|s))+ <= epsilon.
 
@@ -81,8 +81,8 @@ def steered_pad_limit(
 ) -> float:
     """No code within the budget that uses l key bits a block has a smaller block error rate, mean over blocks.
 
-    In a state its success is at most U(q) and at most P0(p) + V(q, p); for a weight w in [0, 1] it is at most
-    w U(q) + (1 - w) (P0(p) + V(q, p)), and every state takes the best of a few weights. A bound that need not be reached.
+    In a state its success is at most U(q) and at most P0(p) + V(q, p); for a weight w in [0, 1] it is at most w U(q) +
+    (1 - w) (P0(p) + V(q, p)), and every state takes the best of a few weights. A bound that need not be reached.
     Arguments as of `steered_limit`; `gap` says how well E[P0] is to be known.
     """
     check_budget(epsilon, gamma)

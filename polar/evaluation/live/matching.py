@@ -7,18 +7,18 @@ another several readings may fit for a while. The end of the text decides: a rea
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-Place = TypeVar("Place")
+_Place = TypeVar("_Place")
 
-Branch = tuple[bytes, int, Place]
+Branch = tuple[bytes, int, _Place]
 """A candidate of a state: its byte string, its number, and the state that follows it."""
 
-Reading = tuple[tuple[Place, int], ...]
+TextReading = tuple[tuple[_Place, int], ...]
 """The state and the number of the candidate of every block."""
 
 
 def read_blocks(
-    text: bytes, start: Iterable[Place], branches: Callable[[Place], Iterable[Branch[Place]]], blocks: int
-) -> tuple[list[Reading[Place]], int]:
+    text: bytes, start: Iterable[_Place], branches: Callable[[_Place], Iterable[Branch[_Place]]], blocks: int
+) -> tuple[list[TextReading[_Place]], int]:
     """All readings of `text` as `blocks` candidates one after the other, and how many blocks could be matched.
 
     Args:
@@ -31,9 +31,9 @@ def read_blocks(
         The readings, in the order of the candidates, and the most blocks from the front that some reading matched: B
         if there is a whole one.
     """
-    found: list[Reading[Place]] = []
+    found: list[TextReading[_Place]] = []
     matched = 0
-    unread: list[tuple[Place, int, Reading[Place]]] = [(node, 0, ()) for node in start]
+    unread: list[tuple[_Place, int, TextReading[_Place]]] = [(node, 0, ()) for node in start]
     unread.reverse()
     while unread:
         node, position, path = unread.pop()

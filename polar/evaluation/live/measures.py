@@ -6,21 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.stats import t as student
 
 from polar.code.decoders import Knowledge
 from polar.evaluation.covertness import text_variation, untruncated_bound
 from polar.evaluation.detection import auc, auc_bound, auc_interval, likelihood_ratio_auc
-from polar.evaluation.live.reading import Received, Receiver
+from polar.evaluation.live.reading import Received, ReceiverName
 from polar.evaluation.live.rounds import Round
 from polar.evaluation.live.session import Session
-from polar.evaluation.live.texts import Continuation, Kind
+from polar.evaluation.live.texts import Continuation, TextKind
 from wm_env.common.arrays import Floats
-from wm_env.common.intervals import block_interval
+from wm_env.common.intervals import block_interval, mean_interval
 from wm_env.law import advance
 from wm_env.tree import StateTree
 
-KINDS: tuple[Kind, ...] = ("run", "keyed", "model", "cover")
+TEXT_KINDS: tuple[TextKind, ...] = ("run", "keyed", "model", "cover")
 
 _LARGEST = 10**7
 """Most texts of a tree over which the exact AUC is summed."""
@@ -44,7 +43,7 @@ class Errors:
         ambiguous: texts that can be cut into blocks in more than one way.
     """
 
-    texts: Kind
+    texts: TextKind
     decoder: str
     state_knowledge: Knowledge
     blocks: int
@@ -57,7 +56,7 @@ class Errors:
 
 
 @dataclass(frozen=True)
-class Likelihood:
+class TextLikelihood:
     """Exact chain-rule figures of one kind of text under the untruncated model, with 95 % t-intervals over texts.
 
     Attributes:
@@ -69,7 +68,7 @@ class Likelihood:
         perplexity_ci95: its interval.
     """
 
-    texts: Kind
+    texts: TextKind
     temperature: float
     bits_per_token: float
     bits_per_token_ci95: tuple[float, float]
@@ -78,7 +77,7 @@ class Likelihood:
 
 
 @dataclass(frozen=True)
-class Detection:
+class DetectorFigures:
     """How well one detector tells two kinds of texts apart, one text at a time, its prompt known.
 
     Attributes:
@@ -94,8 +93,8 @@ class Detection:
         auc_exact: of the likelihood ratio, exactly, where it can be computed; else null.
     """
 
-    marked: Kind
-    plain: Kind
+    marked: TextKind
+    plain: TextKind
     score: str
     auc: float
     auc_ci95: tuple[float, float]
@@ -115,8 +114,8 @@ class Live:
     """
 
     errors: tuple[Errors, ...]
-    likelihoods: tuple[Likelihood, ...]
-    detections: tuple[Detection, ...]
+    likelihoods: tuple[TextLikelihood, ...]
+    detections: tuple[DetectorFigures, ...]
     plain_in_tree: int
     redrawn: int
 
@@ -127,19 +126,11 @@ def measure_rounds(session: Session, rounds: Sequence[Round]) -> Live:
     temperatures = dict.fromkeys((session.writer.temperature, 1.0))
     return Live(
         errors=tuple(_errors(rounds)),
-        likelihoods=tuple(_likelihood(rounds, kind, tau, tokens) for tau in temperatures for kind in KINDS),
+        likelihoods=tuple(_likelihood(rounds, kind, tau, tokens) for tau in temperatures for kind in TEXT_KINDS),
         detections=tuple(_detections(session, rounds)),
         plain_in_tree=sum(math.isfinite(played.log2_marked["model"]) for played in rounds),
         redrawn=sum(played.model.redrawn for played in rounds),
     )
-
-
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, tuple[float, float]]:
-    """The mean of independent values, at least 2, and its t-interval."""
-    data = np.asarray(values, dtype=np.float64)
-    mean, error = float(data.mean()), float(data.std(ddof=1)) / math.sqrt(len(data))
-    width = float(student.ppf((1 + confidence) / 2, len(data) - 1)) * error
-    return mean, (mean - width, mean + width)
 
 
 def _errors(rounds: Sequence[Round]) -> list[Errors]:
@@ -148,7 +139,7 @@ def _errors(rounds: Sequence[Round]) -> list[Errors]:
     return [_errors_of(pairs, who) for pairs in (run, keyed) for who in pairs[0][1].messages]
 
 
-def _errors_of(pairs: Sequence[tuple[Continuation, Received]], who: Receiver) -> Errors:
+def _errors_of(pairs: Sequence[tuple[Continuation, Received]], who: ReceiverName) -> Errors:
     shares = [
         (sent ^ got).bit_count() / bits if read == bits else 1.0
         for text, received in pairs
@@ -172,18 +163,18 @@ def _errors_of(pairs: Sequence[tuple[Continuation, Received]], who: Receiver) ->
     )
 
 
-def _likelihood(rounds: Sequence[Round], kind: Kind, temperature: float, tokens: int) -> Likelihood:
+def _likelihood(rounds: Sequence[Round], kind: TextKind, temperature: float, tokens: int) -> TextLikelihood:
     texts: list[Continuation] = [getattr(played, kind) for played in rounds]
     natural = temperature == 1.0
     mean, interval = mean_interval([(text.natural_bits if natural else text.bits) / tokens for text in texts])
-    return Likelihood(kind, temperature, mean, interval, 2.0**mean, (2.0 ** interval[0], 2.0 ** interval[1]))
+    return TextLikelihood(kind, temperature, mean, interval, 2.0**mean, (2.0 ** interval[0], 2.0 ** interval[1]))
 
 
-def _detections(session: Session, rounds: Sequence[Round]) -> list[Detection]:
+def _detections(session: Session, rounds: Sequence[Round]) -> list[DetectorFigures]:
     tree = session.tree
     to_cover = text_variation(tree, [torch.from_numpy(coded)[:, None] for coded in session.coded])
     to_model = untruncated_bound(tree, to_cover)
-    model = {kind: [-getattr(played, kind).bits for played in rounds] for kind in KINDS}
+    model = {kind: [-getattr(played, kind).bits for played in rounds] for kind in TEXT_KINDS}
     marked = {kind: [played.log2_marked[kind] for played in rounds] for kind in ("run", "model", "cover")}
     cover = {kind: [played.log2_cover[kind] for played in rounds] for kind in ("run", "cover")}
     # Averaged over keys a keyed text has the law of the model's own: the ratio is 1 for every text.
@@ -213,16 +204,16 @@ def _difference(first: Sequence[float], second: Sequence[float]) -> list[float]:
 
 
 def _detection(
-    kinds: tuple[Kind, Kind],
+    kinds: tuple[TextKind, TextKind],
     score: str,
     marked: list[float],
     plain: list[float],
     tv: float | None,
     exact: float | None = None,
-) -> Detection:
+) -> DetectorFigures:
     area = auc(marked, plain)
     bound = None if tv is None else auc_bound(tv)
-    return Detection(*kinds, score, area, auc_interval(area, len(marked), len(plain)), tv, bound, exact)
+    return DetectorFigures(*kinds, score, area, auc_interval(area, len(marked), len(plain)), tv, bound, exact)
 
 
 def exact_auc(tree: StateTree, coded: Sequence[Floats]) -> float | None:

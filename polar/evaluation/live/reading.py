@@ -7,7 +7,7 @@ import numpy as np
 
 from polar.code.adaptive import DecodedBlock, decode_states
 from polar.code.decoders import Knowledge, decision_table, label_evidence, observations, observe, word_evidence
-from polar.evaluation.live.matching import Branch, Reading, read_blocks
+from polar.evaluation.live.matching import Branch, TextReading, read_blocks
 from polar.evaluation.live.session import Session
 from polar.evaluation.live.texts import Continuation, KeyedPools
 from wm_env.common.arrays import Floats, Ints
@@ -16,9 +16,9 @@ from wm_env.tree import StateTree
 
 State = tuple[int, int]
 """Block number from 0, row of the state."""
-Receiver = tuple[str, Knowledge]
+ReceiverName = tuple[str, Knowledge]
 """A decoder and what it knows of the state."""
-DecodingTables = dict[Receiver, list[DecodedBlock]]
+DecodingTables = dict[ReceiverName, list[DecodedBlock]]
 """What every decoder makes of every block."""
 
 
@@ -33,8 +33,8 @@ class Received:
         readings: ways to cut the whole text into blocks that fit; more than one leave the receiver in doubt.
     """
 
-    messages: dict[Receiver, tuple[int, ...]]
-    message_bits: dict[Receiver, tuple[int, ...]]
+    messages: dict[ReceiverName, tuple[int, ...]]
+    message_bits: dict[ReceiverName, tuple[int, ...]]
     matched: int
     readings: int
 
@@ -57,7 +57,7 @@ def decoding_tables(session: Session) -> DecodingTables:
     return tables
 
 
-def tree_readings(tree: StateTree, text: bytes, prompts: Iterable[int]) -> tuple[list[Reading[State]], int]:
+def tree_readings(tree: StateTree, text: bytes, prompts: Iterable[int]) -> tuple[list[TextReading[State]], int]:
     """The readings of a text as paths of the tree from any of the prompts, and the blocks that could be matched."""
 
     def branches(state: State) -> list[Branch[State]]:
@@ -82,7 +82,7 @@ def log2_law(tree: StateTree, laws: Sequence[Floats], prompt: int, text: bytes) 
     return float(np.log2(total)) if total > 0 else -np.inf
 
 
-def _weight(laws: Sequence[Floats], reading: Reading[State]) -> float:
+def _weight(laws: Sequence[Floats], reading: TextReading[State]) -> float:
     return float(np.prod([laws[number][row, candidate] for (number, row), candidate in reading]))
 
 
@@ -130,5 +130,5 @@ def read_keyed_text(session: Session, sent: Continuation, context: Context, pool
     words = *(pools.pool(at).word_of(candidate) or 0 for at, candidate in likeliest), *unread
     lengths = *(pools.pool(at).code.bits for at, _ in likeliest), *unread
     cuts = {tuple(pools.pool(at).candidates.text[x] for at, x in path) for path in readings}
-    who: Receiver = "text", "path"
+    who: ReceiverName = "text", "path"
     return Received({who: words}, {who: lengths}, matched, len(cuts))

@@ -9,12 +9,13 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 
 from polar.code.decoders import KNOWLEDGE
-from polar.evaluation.live.measures import KINDS, Live
+from polar.evaluation.live.measures import TEXT_KINDS, Live
 from polar.evaluation.live.rounds import Round
 from polar.evaluation.live.session import Session
-from polar.evaluation.live.texts import Continuation, Kind
-from polar.evaluation.report import DECODER_LINE, STATE_LINE, align, law_fingerprint, or_dash, with_interval
+from polar.evaluation.live.texts import Continuation, TextKind
+from polar.evaluation.report import DECODER_LINE, STATE_LINE, law_fingerprint
 from wm_env.common.files import write_text
+from wm_env.common.tables import align, or_dash, with_interval
 
 _TAIL = 80
 """Characters of the prompt that are shown in front of a sample."""
@@ -120,7 +121,7 @@ def save_transmissions(session: Session, rounds: Sequence[Round], path: Path) ->
     lines = [
         json.dumps(_transmission(session, number, played, kind), ensure_ascii=False)
         for number, played in enumerate(rounds)
-        for kind in KINDS
+        for kind in TEXT_KINDS
     ]
     write_text(path, "\n".join(lines) + "\n")
 
@@ -128,7 +129,7 @@ def save_transmissions(session: Session, rounds: Sequence[Round], path: Path) ->
 def save_samples(session: Session, rounds: Sequence[Round], folder: Path, count: int = 10) -> None:
     """The first texts of every kind for TensorBoard's TEXT tab, blocks in brackets with the bits they carry."""
     with SummaryWriter(str(folder)) as writer:
-        for kind in KINDS:
+        for kind in TEXT_KINDS:
             texts = [marked_sample(session, getattr(played, kind)) for played in rounds[:count]]
             # Indented lines are shown as they are, whatever characters a model writes.
             body = "\n\n".join(f"    {text}" for text in texts)
@@ -137,7 +138,7 @@ def save_samples(session: Session, rounds: Sequence[Round], folder: Path, count:
 
 def first_samples(session: Session, played: Round) -> str:
     """A marked text of every kind, one a line."""
-    return "\n".join(f"{kind:5}  {marked_sample(session, getattr(played, kind))}" for kind in KINDS)
+    return "\n".join(f"{kind:5}  {marked_sample(session, getattr(played, kind))}" for kind in TEXT_KINDS)
 
 
 def marked_sample(session: Session, text: Continuation) -> str:
@@ -155,7 +156,7 @@ def _printable(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
-def _transmission(session: Session, number: int, played: Round, kind: Kind) -> dict[str, Any]:
+def _transmission(session: Session, number: int, played: Round, kind: TextKind) -> dict[str, Any]:
     text: Continuation = getattr(played, kind)
     line: dict[str, Any] = {
         "number": number,

@@ -38,7 +38,7 @@ class Round:
     log2_cover: dict[str, float]
 
 
-def play(session: Session) -> Iterator[Round]:
+def play_rounds(session: Session) -> Iterator[Round]:
     """Write and read `texts` rounds, one after the other.
 
     Raises:

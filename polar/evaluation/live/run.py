@@ -16,7 +16,7 @@ from polar.evaluation.live.report import (
     save_transmissions,
     text_error_table,
 )
-from polar.evaluation.live.rounds import Round, play
+from polar.evaluation.live.rounds import Round, play_rounds
 from polar.evaluation.live.session import Session, estimate_texts, open_session
 from polar.evaluation.report import stored_results
 from polar.evaluation.run import OTHER_FOLDER, over_budget
@@ -109,7 +109,7 @@ def play_until_interrupted(session: Session) -> list[Round]:
     rounds: list[Round] = []
     try:
         with progress() as report:
-            for played in play(session):
+            for played in play_rounds(session):
                 rounds.append(played)
                 report(len(rounds), session.settings.texts, "texts")
     except KeyboardInterrupt:

@@ -11,7 +11,7 @@ Everything the model says is the chain rule p(x_t | context, x_<t, masks at t..L
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Literal
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from polar.code.adaptive import AdaptiveCode, send_adapted
-from polar.text.schemes.block import CIRCLE, PoolCode, make_code
+from polar.text.schemes.block.walk import CIRCLE, PoolCode, make_code
 from wm_env.common.arrays import Floats, Ints
 from wm_env.law import JointLaw
 from wm_env.lm.build.partial import Context
@@ -31,7 +31,7 @@ from wm_env.lm.pools.settings import PoolSettings
 from wm_env.lm.text import is_text, spell
 from wm_env.tree import StateTree
 
-Kind = Literal["run", "keyed", "model", "cover"]
+TextKind = Literal["run", "keyed", "model", "cover"]
 
 _MOST_DRAWS = 1000
 """Blocks that a text may waste because they are not text."""
@@ -52,7 +52,7 @@ class Continuation:
         redrawn: blocks that were drawn again because they were not text.
     """
 
-    kind: Kind
+    kind: TextKind
     prompt: int
     blocks: tuple[bytes, ...]
     bits: float
@@ -115,7 +115,7 @@ def cover_paths(tree: StateTree, prompts: Ints, rng: np.random.Generator) -> Pat
 
 
 @dataclass(frozen=True)
-class Writer:
+class TextWriter:
     """The model that continues prompts.
 
     Attributes:
@@ -127,12 +127,12 @@ class Writer:
     """
 
     lm: MaskedLM
-    vocabulary: dict[int, bytes]
+    vocabulary: Mapping[int, bytes]
     block_length: int
     blocks: int
     temperature: float
 
-    def along_path(self, tree: StateTree, kind: Kind, paths: Paths, row: int, context: Context) -> Continuation:
+    def along_path(self, tree: StateTree, kind: TextKind, paths: Paths, row: int, context: Context) -> Continuation:
         """Text number `row` of `paths`, scored by the model."""
         tokens: list[int] = []
         strings = []
@@ -226,7 +226,7 @@ class KeyedPools:
         pool: token ids of the context -> pool.
     """
 
-    def __init__(self, writer: Writer, draws: int, key: bytes) -> None:
+    def __init__(self, writer: TextWriter, draws: int, key: bytes) -> None:
         """`draws` is Q; the key belongs to this text alone."""
         settings = PoolSettings("sampled", writer.block_length, draws, writer.temperature, draws, draws, key)
 
@@ -240,7 +240,7 @@ class KeyedPools:
 
 
 def keyed_text(
-    writer: Writer, pools: KeyedPools, prompt: int, context: Context, rng: np.random.Generator
+    writer: TextWriter, pools: KeyedPools, prompt: int, context: Context, rng: np.random.Generator
 ) -> Continuation:
     """A text whose blocks carry as many uniform bits as their pools can at total variation 0.
 

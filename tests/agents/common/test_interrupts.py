@@ -3,10 +3,10 @@ import signal
 
 import pytest
 
-from agents.common.interrupts import Interrupts
+from agents.common.interrupts import SIGNALS, Interrupts
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_first_signal_is_noted_and_the_handlers_come_back(number):
     before = signal.getsignal(number)
     with Interrupts() as interrupts:
@@ -24,7 +24,7 @@ def test_handlers_come_back_without_a_signal():
     assert signal.getsignal(signal.SIGINT) == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_that_is_ignored_stays_so(number):
     before = signal.signal(number, signal.SIG_IGN)
     try:

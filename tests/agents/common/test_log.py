@@ -26,7 +26,7 @@ def test_csv_and_tensorboard_have_the_same_numbers(tmp_path, small_tree):
         log.add(0, {"eval/rate": 0.1 + 0.2, "eval/cost": 0.5})
         log.add(10, {"eval/rate": 1.25, "eval/cost": 0.25})
         log.add_laws(10, plan(small_tree, 0.1, labels=8).law)
-        log.add_settings({"epsilon": 0.1, "blocks": None}, {"eval/rate": 1.25})
+        log.add_result(10, {"epsilon": 0.1, "blocks": None}, {"rate": 1.25})
     assert [(row["iteration"], float(row["eval/rate"])) for row in rows_of(folder)] == [("0", 0.1 + 0.2), ("10", 1.25)]
     events = events_of(folder)
     assert [(event.step, event.value) for event in events.Scalars("eval/cost")] == [(0, 0.5), (10, 0.25)]

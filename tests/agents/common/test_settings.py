@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from agents.common.settings import PolicySettings, RunSettings
-from agents.ppo_lagrangian.agent import PPOSettings
-from agents.primal_dual.agent import LearnerSettings
+from agents.ppo_lagrangian.settings import PPOSettings
+from agents.primal_dual.settings import LearnerSettings
 
 HUGE = 10**400
 """Python's integers may be larger than any float."""
@@ -17,7 +17,7 @@ HUGE = 10**400
         *(("run", name) for name in ("iterations", "epsilon")),
         *(("learner", name) for name in ("learning_rate", "dual_step", "first_multiplier", "evaluate_every")),
         *(("policy", name) for name in ("common", "label_spread", "leading_spread", "trailing_spread")),
-        *(("ppo", name) for name in ("copies", "learning_rate", "dual_step", "target_kl", "evaluate_every")),
+        *(("ppo", name) for name in ("copies", "learning_rate", "epochs", "dual_step", "target_kl", "evaluate_every")),
     ],
 )
 def test_numbers_out_of_range_are_refused_by_their_name(part, name, value):

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -14,7 +15,8 @@ from wm_env.information import measure
 from wm_env.law import BlockLaw, check_conditionals, load_law, save_law
 from wm_env.synthetic import synthetic_tree
 from wm_env.theory.limits import best_partition, block_limit
-from wm_env.tree import StateTree
+from wm_env.theory.steering import steered_limit, steered_pad_limit
+from wm_env.tree import StateTree, check_tree, number_paths, number_symbols
 
 
 def best_success(pmf: Floats, message_bits: int) -> float:
@@ -213,7 +215,7 @@ def test_the_law_survives_its_file(tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.mark.parametrize(
     ("message_bits", "epsilon", "gamma", "labels", "message"),
     [
-        (3, -1.0, 1.0, None, "epsilon=-1.0: a total-variation budget of 0 or more"),
+        (3, -1.0, 1.0, None, "epsilon=-1.0: a budget of 0 or more"),
         (3, 0.1, 0.0, None, "gamma=0.0: a discount"),
         (3, 0.1, 1.0, 4, "message_bits=3: 4 labels carry 1 to 2"),
         (3, 0.1, 1.0, 12, "labels=12: a power of two"),
@@ -227,3 +229,38 @@ def test_refuses_what_cannot_be_planned(
     tree: StateTree = synthetic_tree(2, 2, 6, entropy=2.0)
     with pytest.raises(ValueError, match=message):
         plan_coded(tree, message_bits, epsilon, gamma, labels)
+
+
+def test_the_planner_steers_to_states_that_carry_more():
+    """Candidate b leads to a state with one candidate. Its mass moves to c: the first block stays even, the second
+    is never in doubt."""
+    tree = synthetic_tree(1, 2, 3, 4, 1.5)
+    first = np.array([[0.5, 0.25, 0.25]])
+    second = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
+    blocks = []
+    for block, cover in zip(tree.blocks, (first, second), strict=True):
+        present = cover > 0
+        text = tuple(
+            tuple(name if kept else b"" for name, kept in zip(names, row, strict=True))
+            for names, row in zip(block.text, present, strict=True)
+        )
+        with np.errstate(divide="ignore"):
+            log2_prob = np.log2(cover)
+        blocks.append(
+            replace(
+                block,
+                cover=cover,
+                log2_prob=log2_prob,
+                symbol=number_symbols(text),
+                tokens=np.where(present[:, :, None], block.tokens, -1),
+                text=text,
+            )
+        )
+    tree = replace(tree, blocks=tuple(blocks))
+    check_tree(tree)
+    plan = plan_coded(tree, 1, 0.25, seen=number_paths(tree))
+    assert plan.cost <= 0.25 + 1e-9
+    assert 1 - np.mean(plan.success) == pytest.approx(0.0, abs=1e-8)
+    assert steered_pad_limit(tree, 1, 0.25) == pytest.approx(0.0, abs=1e-8)
+    half = plan_coded(tree, 1, 0.125, seen=number_paths(tree))
+    assert 1 - np.mean(half.success) == pytest.approx(steered_limit(tree, 1, 0.125).block_error, abs=1e-8)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.planner.couplings import break_ties, lend, spend
+from agents.planner.couplings import assign_surplus, break_ties, spend
 from agents.planner.word_maps import word_loads
 from wm_env.common.arrays import Floats, Ints
 from wm_env.synthetic import gaussian_pmf
@@ -48,17 +48,18 @@ def test_budget_goes_to_heavy_candidates_before_uneven_words() -> None:
 def test_loans_even_out_the_words(seed: int, entropy: float, message_bits: int) -> None:
     cover, words = some_states(seed, entropy, message_bits)
     loads = word_loads(words, cover, message_bits)
-    flows = lend(loads, np.full_like(loads, 0.5**message_bits))
+    flows = assign_surplus(loads, np.full_like(loads, 0.5**message_bits))
     assert (flows >= 0).all()
     assert loads - flows.sum(2) + flows.sum(1) == pytest.approx(np.full_like(loads, 0.5**message_bits), abs=1e-13)
-    # Nobody lends and borrows.
+    # No word both gives and takes.
     assert (np.minimum(flows.sum(2), flows.sum(1)) == 0).all()
 
 
 def test_loans_follow_the_order_of_bits_that_leaves_the_fewest_wrong() -> None:
-    """Words 0 and 5 lend to 1 and 2: with bit 0 first 5 would have to lend three bits away, with bit 1 first nobody."""
+    """Words 1 and 2 take the surplus of 0 and 5: with bit 0 first that of 5 would go three bits away, with bit 1 first
+    none does."""
     loads = np.array([[2, 0, 0, 1, 1, 2, 1, 1]]) / 8
-    flows = lend(loads, np.full_like(loads, 1 / 8))[0]
+    flows = assign_surplus(loads, np.full_like(loads, 1 / 8))[0]
     assert (flows[0, 2], flows[5, 1]) == (1 / 8, 1 / 8)
     assert flows.sum() == pytest.approx(2 / 8)
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_trees import uneven_tree
 
-from agents.planner.word_maps import alike_states, map_words, pack_words, word_loads
+from agents.planner.word_maps import confusable_states, map_words, pack_words, word_loads
 from wm_env.common.arrays import Floats, Ints
 from wm_env.synthetic import gaussian_pmf, synthetic_tree
 from wm_env.theory.limits import best_partition
@@ -18,9 +18,9 @@ def right_mass(pmf: Floats, words: Ints, message_bits: int) -> float:
 def test_groups_are_chains_of_states_that_share():
     cover = np.full((4, 2), 0.5)
     seen = np.array([[0, 1], [1, 2], [3, 4], [2, 5]])
-    assert alike_states(cover, seen).tolist() == [0, 0, 1, 0]
+    assert confusable_states(cover, seen).tolist() == [0, 0, 1, 0]
     cover[1] = [0.0, 1.0]
-    assert alike_states(cover, seen).tolist() == [0, 1, 2, 1]
+    assert confusable_states(cover, seen).tolist() == [0, 1, 2, 1]
 
 
 @pytest.mark.parametrize("message_bits", [1, 2, 3])

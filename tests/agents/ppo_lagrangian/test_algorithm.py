@@ -18,7 +18,7 @@ from agents.ppo_lagrangian.buffer import tree_advantages
 from agents.ppo_lagrangian.callbacks import LawEvaluation
 from agents.ppo_lagrangian.policy import LawPolicy
 from agents.ppo_lagrangian.vec_env import LogitVecEnv
-from wm_env.credit import CreditByState
+from wm_env.criteria.credit import CreditByState
 from wm_env.information import measure, measure_by_state
 from wm_env.law import BlockLaw, load_law, save_law
 from wm_env.synthetic import synthetic_tree
@@ -268,7 +268,7 @@ class TestTraining:
         arguments = {"tree": str(tmp_path / "tree.safetensors"), "prompts": 3, "candidates": 4, "labels": 4}
         env = gym.make(LONG_ID, **arguments)
         evaluation = LawEvaluation(env, every=5)
-        model = make_model(LogitVecEnv(16, **arguments), n_steps=2, batch_size=32, n_epochs=5, learning_rate=0.02)
+        model = make_model(LogitVecEnv(16, **arguments), n_steps=2, batch_size=96, n_epochs=5, learning_rate=0.02)
         model.learn(16 * 2 * 150, callback=evaluation)
         evaluation.restore_best()
         law = model.joint_law(env)

@@ -6,10 +6,10 @@ import torch
 
 from agents.common.interrupts import InterruptedRunError
 from agents.common.runs import RunFolder
-from agents.ppo_lagrangian.agent import PPOSettings
-from agents.table import preset
+from agents.ppo_lagrangian.settings import PPOSettings
 from agents.training.loop import _Harness
 from agents.training.run import read_settings, resume_run, start_run, train
+from agents.training.table import preset
 from wm_env.information import measure
 from wm_env.law import load_law
 from wm_env.tree import load_tree
@@ -85,9 +85,11 @@ def test_held_out_prompts_get_a_law_of_their_own(settings, tmp_path):
 
 
 def test_checkpoint_of_another_agent(settings, tmp_path):
-    run = start_run(tmp_path / "run", dataclasses.replace(settings, iterations=1), [])
+    # Labels are learned under the coded objective, so that a policy depends on their number.
+    settings = dataclasses.replace(settings, iterations=1, objective="coded", message_bits=1)
+    run = start_run(tmp_path / "run", settings, [])
     train(run)
-    other = start_run(tmp_path / "other", dataclasses.replace(settings, iterations=1, labels=8), [])
+    other = start_run(tmp_path / "other", dataclasses.replace(settings, labels=8), [])
     train(other)
     other.folder.checkpoint.write_bytes(run.folder.checkpoint.read_bytes())
     again = resume_run(other.folder.path, other.settings, dataclasses.replace(other.settings, iterations=2))

@@ -142,7 +142,7 @@ def test_with_dither_the_planned_bits_arrive_and_the_limit_is_near(epsilon):
 
 def test_dither_has_bounds():
     for bits in (-1, 9):
-        with pytest.raises(ValueError, match=f"--auto-dither {bits}: 0 to 8"):
+        with pytest.raises(ValueError, match=f"dither_bits={bits}: 0 to 8"):
             AdaptiveSettings(dither_bits=bits)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from polar.code.density_evolution import variation_bound
 from polar.code.index_sets import (
     IndexSets,
     Spectrum,
@@ -19,7 +20,6 @@ from polar.code.index_sets import (
     positions_within,
     spectrum,
     token_code,
-    variation_bound,
 )
 from polar.code.memoryless import decode, draw_states, encode
 from polar.code.transform import polar_transform

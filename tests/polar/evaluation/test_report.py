@@ -8,9 +8,9 @@ from polar.evaluation.exact import evaluate
 from polar.evaluation.report import (
     covertness_table,
     error_table,
+    exact_content,
     law_fingerprint,
     limit_table,
-    results,
     variation_curves,
     variation_table,
 )
@@ -30,7 +30,7 @@ CONTRACT = [
 
 
 def test_results_have_the_names_that_scripts_rely_on():
-    content = json.loads(json.dumps(results(TREE, LAW, POINTS, LIMITS), allow_nan=False))
+    content = json.loads(json.dumps(exact_content(TREE, LAW, POINTS, LIMITS), allow_nan=False))
     assert set(content) == {"tree", "law", "operating_points", "limits", "live"}
     assert content["tree"] == TREE.fingerprint
     for point in content["operating_points"]:

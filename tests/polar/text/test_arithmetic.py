@@ -1,4 +1,5 @@
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -11,15 +12,15 @@ from polar.text.arithmetic import (
     Interval,
     MessageTooLongError,
     NoEntropyError,
-    NoMessageError,
     Receiver,
     Sender,
 )
-from polar.text.derivation import MessageKeys
 from polar.text.framing import parse_bits
-from polar.text.keys import Key
+from polar.text.keys.derivation import MessageKeys
+from polar.text.keys.key import Key
+from polar.text.scheme import NoMessageError
 
-KEYS = MessageKeys(Key(bytes(range(32))), 3, "stream")
+KEYS = MessageKeys(Key(bytes(range(32))), 3, b"stream")
 weights = st.lists(st.integers(0, 2**60), min_size=1, max_size=6).filter(any)
 
 
@@ -82,7 +83,7 @@ def transmit(message, steps, keys=KEYS, receiver_keys=KEYS):
     st.integers(0, 1000),
 )
 def test_the_receiver_finds_the_message_at_the_sender_s_last_choice(message, pattern, nonce):
-    keys = MessageKeys(Key(bytes(range(32))), nonce, "stream")
+    keys = MessageKeys(Key(bytes(range(32))), nonce, b"stream")
     pattern = [*pattern, [1, 2, 3, 4]]
     receiver = transmit(message, pattern * 500, keys, keys)
     assert receiver.message == message
@@ -165,10 +166,11 @@ class Pad:
 def test_what_the_last_choice_says_beyond_the_frame_is_checked():
     """A frame of 48 bits, read from 51: of the eight pads that agree on the 48, one fits the other three bits."""
     value = int.from_bytes(bytes(range(1, 65)))
-    keys = [
-        SimpleNamespace(check=KEYS.check, stream=lambda label, v=value ^ flip << 512 - 51: Pad(v, 512))
-        for flip in range(8)
-    ]
+
+    def stream(label, about=b"", flip=0):
+        return Pad(value ^ flip << 512 - 51, 512) if label == "pad" else KEYS.stream(label, about)
+
+    keys = [SimpleNamespace(check=KEYS.check, check_bits=32, stream=partial(stream, flip=flip)) for flip in range(8)]
     steps = [[1, 1]] * 47 + [[1] * 16]
     assert transmit(b"x", steps, keys[0], keys[0]).message == b"x"
     for other in keys[1:]:

@@ -11,24 +11,30 @@ from tiny_lm import write_lm
 
 from polar.text.arithmetic import MessageTooLongError, NoEntropyError, Receiver, Sender
 from polar.text.channel import open_channel
-from polar.text.decoding import decode, decode_with_law, text_forms
-from polar.text.derivation import MessageKeys
-from polar.text.embedding import UnfitTextError, embed, embed_with_retries
+from polar.text.decoding import decode, decode_with_record, text_forms
+from polar.text.embedding import embed, embed_with_retries
 from polar.text.framing import parse_bits
-from polar.text.keys import Key
-from polar.text.records import RECORD_FORMAT, load_text_law, save_text_law
-from polar.text.scheme import NoMessageError
-from polar.text.schemes import stream
-from polar.text.settings import Limits, Settings
-from polar.text.sources import drive
+from polar.text.keys.derivation import message_keys, text_hash
+from polar.text.keys.key import Key
+from polar.text.records import RECORD_FORMAT, load_record, save_record
+from polar.text.scheme import NoMessageError, UnfitTextError
+from polar.text.schemes.block import Block
+from polar.text.schemes.stream.walk import walk
+from polar.text.settings import LawSettings, Limits, Settings
 from polar.text.tail import ends_sentence, write_tail
 from wm_env.common.tensors import read_tensors, write_tensors
 from wm_env.lm.models.load import load_lm
 
 KEY = Key(bytes(range(32)))
-STREAM = Settings(block_length=4)
-BLOCK = Settings(scheme="block", block_length=4, candidates=16)
+LAW = LawSettings(block_length=4, temperature=1.0)
+STREAM = Settings(law=LAW)
+ANY = Settings(law=dataclasses.replace(LAW, form="any"))
+BLOCK = Settings(Block(candidates=16), LAW)
 MESSAGES = [b"", b"user 4711", "naïve 🙂 水印\r\n".encode(), b"\xff\xfe\x00", parse_bits("00101"), bytes(40)]
+
+
+def with_law(**changes):
+    return Settings(law=dataclasses.replace(LAW, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +44,7 @@ def lm(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def channels(lm):
-    return {settings.scheme: open_channel(lm, "the year", settings) for settings in (STREAM, BLOCK)}
+    return {settings.scheme.name: open_channel(lm, "the year", settings) for settings in (STREAM, BLOCK)}
 
 
 @pytest.mark.parametrize("number", range(len(MESSAGES)))
@@ -48,8 +54,9 @@ def test_stream_round_trip(channels, number):
     assert (found.message, found.nonce) == (MESSAGES[number], number)
     assert type(found.message) is type(MESSAGES[number])
     assert found.p_value < 1e-7
-    assert (sent.tv_bound, sent.reference) == (0, "the model's law of UTF-8 texts")
-    assert decode_with_law(sent.text.encode(), KEY, sent.law).message == MESSAGES[number]
+    assert sent.cost.reference == "the model's law"
+    assert 0 <= sent.cost.variation < 1
+    assert decode_with_record(sent.text.encode(), KEY, sent.record).message == MESSAGES[number]
 
 
 def test_block_round_trip(channels):
@@ -57,27 +64,27 @@ def test_block_round_trip(channels):
     found = decode(channels["block"], sent.text.encode(), KEY, range(3))
     assert (found.message, found.nonce) == (b"hi", 1)
     assert found.p_value < 1e-8
-    assert decode_with_law(sent.text.encode(), KEY, sent.law).message == b"hi"
-    drawn = len(sent.law.pools) * 16
-    assert (sent.tv_bound, sent.tv_estimated) == (0, False)
-    assert sent.reference == f"the model's law of blocks of whole characters (0 of {drawn} draws were not)"
+    assert decode_with_record(sent.text.encode(), KEY, sent.record).message == b"hi"
+    assert sent.cost.given == "texts in canonical form (blocks of whole characters)"
+    assert 0 < sent.cost.variation < 1
     cut = decode(channels["block"], sent.text.encode()[: len(sent.text) // 2], KEY, [1])
     assert cut.message is None
     assert cut.p_value < 1e-6, "of a cut text the draws still tell"
 
 
 def test_a_top_pool_says_what_it_costs(lm):
-    channel = open_channel(lm, "the year", dataclasses.replace(BLOCK, pool="top", tv_budget=0.1))
+    channel = open_channel(lm, "the year", dataclasses.replace(BLOCK, scheme=Block("top", 16, 0.1)))
     sent = embed(channel, b"", KEY, 0)
     assert decode(channel, sent.text.encode(), KEY, [0]).message == b""
-    assert sent.reference == "the model's law"
-    assert sent.tv_bound > 0.5, "16 of a million blocks do not hold half of the mass"
+    assert sent.cost.reference == "the model's law"
+    assert sent.cost.variation > 0.5, "16 of a million blocks do not hold half of the mass"
 
 
-def test_the_text_is_the_model_s_own_sample(channels):
+def test_the_text_is_the_model_s_own_sample(lm):
     """Up to the stop it has surprised the model by the frame's bits; one token before it, hardly by more."""
-    source = channels["stream"].source
-    sent = embed(channels["stream"], b"abc", KEY, 3, Limits(ending="none"))
+    channel = open_channel(lm, "the year", ANY)
+    source = channel.source
+    sent = embed(channel, b"abc", KEY, 3, Limits(ending="none"))
     surprises = []
     for place in range(sent.coded_tokens):
         canvas, position = source.canvas(sent.tokens[:place])
@@ -90,8 +97,8 @@ def test_the_text_is_the_model_s_own_sample(channels):
 def test_prompts(lm, prompt):
     """Empty, with CRLF, longer than the model reads, and right at the limit."""
     channel = open_channel(lm, prompt, STREAM)
-    sent = embed(channel, b"ok", KEY, 0)
-    assert decode(channel, sent.text.encode(), KEY, [0]).message == b"ok"
+    sent = embed_with_retries(channel, b"ok", KEY, range(3))
+    assert decode(channel, sent.text.encode(), KEY, range(3)).message == b"ok"
     assert len(sent.tokens) + len(channel.source.prompt) > (lm.max_length if len(prompt) > 30 else 0)
     other = open_channel(lm, prompt + "!", STREAM)
     assert decode(other, sent.text.encode(), KEY, [0]).message is None
@@ -110,35 +117,6 @@ def test_canvases(lm):
     assert position == 37
 
 
-def test_forms_of_a_text_that_are_understood(channels):
-    sent = embed(channels["stream"], b"line", KEY, 5)
-    text = sent.text.encode()
-    for form in (b"the year" + text, text + b" and more", text + b"\n", text.replace(b"\n", b"\r\n")):
-        assert decode(channels["stream"], form, KEY, [5]).message == b"line"
-
-
-def test_a_space_lost_from_the_beginning_is_one_more_attempt(channels):
-    """Its p-value counts the check values that were compared in every form before."""
-    channel = channels["stream"]
-    for nonce in range(40):
-        sent = embed(channel, b"", KEY, nonce)
-        if sent.text[0] == " " and not sent.text[1].isspace():
-            break
-    stripped = sent.text.strip().encode()
-    attempts = 0
-    for form in (stripped, b" " + stripped):
-        keys = MessageKeys(KEY, nonce, b"stream")
-        receiver = Receiver(form, keys)
-        with contextlib.suppress(NoMessageError):
-            drive(stream.walk(channel.source.vocabulary, keys, receiver), channel.source.law)
-        attempts += receiver.attempts
-    for found in (decode(channel, stripped, KEY, [nonce]), decode_with_law(stripped, KEY, sent.law)):
-        assert found.message == b""
-    assert decode(channel, stripped, KEY, [nonce]).p_value == 2 * attempts * 2.0**-32
-    for key in (Key(bytes([number]) * 32) for number in range(30)):
-        assert decode(channel, stripped, key, [nonce]).message is None
-
-
 @pytest.mark.parametrize(
     ("text", "forms"),
     [
@@ -151,8 +129,33 @@ def test_a_space_lost_from_the_beginning_is_one_more_attempt(channels):
         (b"a\r\n", [b"a\r\n", b"a\n", b" a\r\n", b" a\n"]),
     ],
 )
-def test_forms_that_are_tried(text, forms):
-    assert text_forms(text, b"the") == forms
+def test_forms_that_are_tried_where_every_byte_counts(text, forms):
+    assert text_forms(text, "the", ANY) == forms
+
+
+def test_a_text_in_any_form_survives_what_it_did(lm):
+    channel = open_channel(lm, "the year", ANY)
+    sent = embed_with_retries(channel, b"line", KEY, range(5, 9))
+    text = sent.text.encode()
+    for form in (b"the year" + text, text + b" and more", text + b"\n", text.replace(b"\n", b"\r\n")):
+        assert decode(channel, form, KEY, [sent.nonce]).message == b"line"
+
+
+def test_the_p_value_counts_every_check_value_that_was_compared(channels):
+    channel = channels["stream"]
+    sent = embed(channel, b"", KEY, 3)
+    forms = text_forms(sent.text.strip().encode(), "the year", STREAM)
+    attempts = 0
+    for form in forms:
+        keys = message_keys(KEY, 3, STREAM, text_hash("the year"))
+        receiver = Receiver(form, keys)
+        with contextlib.suppress(NoMessageError):
+            walk(channel.source.vocabulary, keys, receiver, channel.source.law)
+        attempts += receiver.attempts
+        if receiver.message is not None:
+            break
+    assert receiver.message == b""
+    assert decode(channel, sent.text.strip().encode(), KEY, [3]).p_value == attempts * 2.0**-32
 
 
 def test_wrong_key_nonce_prompt_settings_model_and_unmarked_text(lm, channels, tmp_path):
@@ -162,7 +165,7 @@ def test_wrong_key_nonce_prompt_settings_model_and_unmarked_text(lm, channels, t
         assert decode(channels["stream"], text, key, [2]).message is None
     assert decode(channels["stream"], text, KEY, [0, 1, 3]).message is None
     assert decode(open_channel(lm, "the years", STREAM), text, KEY, [2]).message is None
-    warmer = open_channel(lm, "the year", dataclasses.replace(STREAM, temperature=1.1))
+    warmer = open_channel(lm, "the year", with_law(temperature=1.1))
     assert decode(warmer, text, KEY, [2]).message is None
     other_lm = load_lm(write_ascii_lm(tmp_path / "other", scale=0.51))
     assert decode(open_channel(other_lm, "the year", STREAM), text, KEY, [2]).message is None
@@ -179,7 +182,7 @@ def test_every_edit_gives_the_message_or_none(channels):
     outcomes = []
     for position in range(0, len(text), 2):
         for edited in (text[:position] + text[position + 1 :], text[:position] + b"e" + text[position:]):
-            outcomes.append(decode_with_law(edited, KEY, sent.law).message)
+            outcomes.append(decode_with_record(edited, KEY, sent.record).message)
             outcomes.append(decode(channels["stream"], edited, KEY, [9]).message)
     assert set(outcomes) <= {b"7", None}
     assert outcomes.count(None) > len(outcomes) / 2
@@ -205,13 +208,13 @@ def test_a_message_that_no_model_could_fit_is_refused_at_once(channels):
 
 
 def test_all_nonces_that_were_tried_are_told(lm):
-    nothing = open_channel(lm, "the year", dataclasses.replace(STREAM, temperature=1e-3))
+    nothing = open_channel(lm, "the year", with_law(temperature=1e-3))
     with pytest.raises(NoEntropyError, match="; 3 nonces were tried"):
         embed_with_retries(nothing, bytes(8), KEY, [4, 7, 9])
 
 
 def test_a_model_without_choice_is_a_clear_error(lm):
-    channel = open_channel(lm, "the", dataclasses.replace(STREAM, temperature=1e-6))
+    channel = open_channel(lm, "the", with_law(temperature=1e-6))
     tried = []
 
     def nonces():
@@ -226,7 +229,7 @@ def test_a_model_without_choice_is_a_clear_error(lm):
 
 def test_texts_that_are_no_utf8_are_counted(tmp_path):
     """A model that says half characters: some nonces give no text, and the result tells how many."""
-    channel = open_channel(load_lm(write_lm(tmp_path / "lm", scale=2.0)), "ab", STREAM)
+    channel = open_channel(load_lm(write_lm(tmp_path / "lm", scale=2.0)), "ab", ANY)
     limits = Limits(ending="none")
     unfit = 0
     for first_fit in range(30):
@@ -244,18 +247,18 @@ def test_texts_that_are_no_utf8_are_counted(tmp_path):
 
 def test_only_texts_that_are_no_utf8_are_discarded(tmp_path):
     """Beside the walk and the tail of every nonce. Only texts with a half character are among them."""
-    channel = open_channel(load_lm(write_lm(tmp_path / "lm", scale=1.0)), "ab", STREAM)
+    channel = open_channel(load_lm(write_lm(tmp_path / "lm", scale=1.0)), "ab", ANY)
     vocabulary, limits = channel.source.vocabulary, Limits(ending="none")
-    halves = {token for token, string in channel.token_bytes.items() if max(string) > 127}
+    halves = {token for token, string in channel.strings.items() if max(string) > 127}
     discarded, count = 0, 10
     for nonce in range(count):
-        keys = MessageKeys(KEY, nonce, b"stream")
+        keys = message_keys(KEY, nonce, ANY, text_hash("ab"))
         sender = Sender(b"", keys, most_tokens=2048, patience=256)
-        tokens, node = drive(stream.walk(vocabulary, keys, sender), channel.source.law)
-        tail = write_tail(vocabulary, tokens, node, keys.stream("tail"), "none")
-        tokens = drive(tail, channel.source.law)
+        tokens, node = walk(vocabulary, keys, sender, channel.source.law)
+        draws = keys.stream("tail", sender.frame.first(32).to_bytes())
+        tokens = write_tail(vocabulary, tokens, node, draws, "none", channel.source.law)
         try:
-            text = b"".join(channel.token_bytes[token] for token in tokens).decode()
+            text = b"".join(channel.strings[token] for token in tokens).decode()
         except UnicodeDecodeError:
             discarded += 1
             assert halves & set(tokens)
@@ -269,7 +272,7 @@ def test_only_texts_that_are_no_utf8_are_discarded(tmp_path):
 @pytest.mark.parametrize("ending", ["sentence", "none"])
 def test_where_the_text_ends(channels, ending):
     sent = embed(channels["stream"], b"a", KEY, 4, Limits(ending=ending))
-    coded = b"".join(channels["stream"].token_bytes[token] for token in sent.tokens[: sent.coded_tokens])
+    coded = b"".join(channels["stream"].strings[token] for token in sent.tokens[: sent.coded_tokens])
     assert (len(sent.tokens) > sent.coded_tokens) == (ending == "sentence" and not ends_sentence(coded))
     assert ending == "none" or ends_sentence(sent.text.encode()) or len(sent.tokens) == sent.coded_tokens + 64
 
@@ -298,14 +301,13 @@ def test_ends_of_sentences(text, ends):
 
 def test_chi_square_of_embedded_texts(lm):
     """First tokens of 200 texts of one message under as many nonces, against the model's law of them."""
-    channel = open_channel(lm, "the", STREAM)
+    channel = open_channel(lm, "the", ANY)
     first = channel.source.law(())
 
     def first_token(nonce):
         # What follows is of no concern, so one law does for all tokens.
-        keys = MessageKeys(KEY, nonce, b"stream")
-        walk = stream.walk(channel.source.vocabulary, keys, Sender(b"", keys, 4096, 256))
-        return drive(walk, lambda tokens: first)[0][0]
+        keys = message_keys(KEY, nonce, ANY, text_hash("the"))
+        return walk(channel.source.vocabulary, keys, Sender(b"", keys, 4096, 256), lambda tokens: first)[0][0]
 
     canvas, position = channel.source.canvas(())
     law = np.exp2(lm.log2_probs(torch.tensor([canvas]), position, 1.0)[0].numpy())
@@ -318,7 +320,7 @@ def test_chi_square_of_embedded_texts(lm):
 
 def test_a_law_file_is_its_owner_s(channels, tmp_path):
     sent = embed(channels["stream"], b"x", KEY, 2)
-    save_text_law(sent.law, tmp_path / "law")
+    save_record(sent.record, tmp_path / "law")
     assert stat.S_IMODE((tmp_path / "law").stat().st_mode) == 0o600
 
 
@@ -326,16 +328,16 @@ def test_a_law_file_is_its_owner_s(channels, tmp_path):
 def test_a_law_file_stands_for_the_model(channels, scheme, tmp_path):
     sent = embed(channels[scheme], b"x", KEY, 6)
     path = tmp_path / "law.safetensors"
-    save_text_law(sent.law, path)
-    law = load_text_law(path)
-    assert law.fingerprint == sent.law.fingerprint
-    assert decode_with_law(sent.text.encode(), KEY, law).message == b"x"
-    assert decode_with_law(b"the year" + sent.text.encode(), KEY, law, b"the year").message == b"x"
-    assert decode_with_law(sent.text.encode(), Key(bytes(32)), law).message is None
-    assert decode_with_law(b"the end", KEY, law).message is None
+    save_record(sent.record, path)
+    law = load_record(path)
+    assert law.fingerprint == sent.record.fingerprint
+    assert decode_with_record(sent.text.encode(), KEY, law).message == b"x"
+    assert decode_with_record(b"the year" + sent.text.encode(), KEY, law, "the year").message == b"x"
+    assert decode_with_record(sent.text.encode(), Key(bytes(32)), law).message is None
+    assert decode_with_record(b"the end", KEY, law).message is None
     other = embed(channels[scheme], b"x", KEY, 7)
-    assert other.law.fingerprint != law.fingerprint
-    assert decode_with_law(other.text.encode(), KEY, law).message is None
+    assert other.record.fingerprint != law.fingerprint
+    assert decode_with_record(other.text.encode(), KEY, law).message is None
 
 
 CHANGES = {
@@ -355,13 +357,13 @@ def test_law_files_of_strangers(channels, scheme, tmp_path):
     """Whatever is in the file, it is refused in one line, or there is no message; here all parts are changed."""
     sent = embed(channels[scheme], b"x", KEY, 6)
     path = tmp_path / "law.safetensors"
-    save_text_law(sent.law, path)
+    save_record(sent.record, path)
     arrays, meta = read_tensors(path, RECORD_FORMAT)
 
     def refused(changed, about):
         write_tensors(path, RECORD_FORMAT, changed, about)
         try:
-            return decode_with_law(sent.text.encode(), KEY, load_text_law(path)).message is None
+            return decode_with_record(sent.text.encode(), KEY, load_record(path)).message is None
         except ValueError as error:
             return "\n" not in str(error) and "ask the sender" in str(error)
 
@@ -380,8 +382,13 @@ def test_law_files_of_strangers(channels, scheme, tmp_path):
             if name != "settings" or wrong != {}:
                 assert refused(arrays, {"about": about | {name: wrong}}), (name, wrong)
     for name in about["settings"]:
-        for wrong in (None, "x", [1], -1, 10**400):
+        for wrong in (None, "x" if name != "sender" else 5, [1], -1, 10**400):
             assert refused(arrays, {"about": about | {"settings": about["settings"] | {name: wrong}}}), (name, wrong)
+    for part in ("law", "scheme"):
+        for name in about["settings"][part]:
+            for wrong in (None, "x", [1], -1, 10**400):
+                changed = about["settings"] | {part: about["settings"][part] | {name: wrong}}
+                assert refused(arrays, {"about": about | {"settings": changed}}), (part, name, wrong)
     assert refused(arrays, {"about": about | {"settings": about["settings"] | {"foo": 1}}}), "unknown"
 
 
@@ -392,16 +399,19 @@ def test_nothing_tried_is_no_evidence(channels):
 
 
 def test_settings_are_checked(lm, channels):
-    for wrong in (
-        {"tv_budget": 1.0},
-        {"block_length": 3},
-        {"temperature": 0.0},
-        {"candidates": 0},
-        {"scheme": "block", "candidates": 1},
+    for wrong, complaint in (
+        (Settings(Block(pool="top", tv_budget=1.0)), "tv_budget"),
+        (with_law(block_length=3), "block_length"),
+        (with_law(temperature=0.0), "temperature"),
+        (with_law(top_p=0.0), "top_p"),
+        (Settings(Block(candidates=0)), "candidates"),
+        (Settings(Block(candidates=1)), "candidates"),
+        (Settings(Block(), with_law(top_p=0.5).law), "top_p"),
+        (Settings(check_bits=33), "check_bits"),
     ):
-        with pytest.raises(ValueError, match=list(wrong)[-1]):
-            open_channel(lm, "", Settings(**wrong))
+        with pytest.raises(ValueError, match=complaint):
+            open_channel(lm, "", wrong)
     with pytest.raises(ValueError, match="at least 1"):
         embed(channels["stream"], b"", KEY, 0, Limits(max_blocks=0))
     with pytest.raises(ValueError, match="reads at most 40"):
-        open_channel(lm, "", Settings(block_length=64))
+        open_channel(lm, "", with_law(block_length=64))

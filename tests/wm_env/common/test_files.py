@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -11,14 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from wm_env.common import files
 from wm_env.common.files import (
     check_output,
+    check_replaceable,
     check_seed,
     check_writable,
     encoded,
     fingerprint,
     is_open_as,
+    locked_folder,
     naming,
+    network_file_system,
     read_all,
     read_file,
     read_json,
@@ -330,3 +335,34 @@ def test_a_folder_that_did_not_reach_the_disk_is_an_error(tmp_path, monkeypatch,
         with pytest.raises(OSError, match=os.strerror(number)) as raised:
             call()
         assert raised.value.errno == number
+
+
+def test_only_one_s_own_kind_of_file_is_replaced(tmp_path):
+    path = tmp_path / "file"
+    check_replaceable(path, "my kind", "advice")
+    path.write_text('{"kind": "my kind"}')
+    check_replaceable(path, "my kind", "advice")
+    path.write_text("something else")
+    with pytest.raises(FileExistsError, match=r"exists and is no my kind file, .*: advice"):
+        check_replaceable(path, "my kind", "advice")
+
+
+def test_file_systems_that_others_share(tmp_path, monkeypatch):
+    lines = ["1 0 0:1 / / rw - ext4 /dev/a rw", "2 1 0:2 / /net rw shared:1 - nfs4 server:/a rw"]
+    lines.append("3 2 0:3 / /net/here rw - tmpfs tmpfs rw")
+    (tmp_path / "mounts").write_text("\n".join(lines))
+    monkeypatch.setattr(files, "_MOUNTS", tmp_path / "mounts")
+    found = [network_file_system(Path(place)) for place in ("/a/b", "/net", "/net/x/y", "/net/here/z")]
+    assert found == [None, "nfs4", "nfs4", None]
+
+
+def test_a_folder_that_cannot_be_locked_is_named(tmp_path, monkeypatch):
+    """As on network file systems without a lock server."""
+
+    def refuse(handle, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match="No locks available") as raised, locked_folder(tmp_path, "wait"):
+        pass
+    assert raised.value.filename == str(tmp_path)

@@ -1,6 +1,8 @@
 """The numbers of a model must not depend on how many threads torch may use."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -113,5 +115,44 @@ def test_who_stops_early_gets_the_setting_back() -> None:
     torch.set_num_threads(3)
     results = side_by_side((lambda number=number: number for number in range(9)), 2)
     assert next(results) == 0
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     assert torch.get_num_threads() == 3
+
+
+def in_a_new_thread(work: Callable[[], int]) -> int:
+    found: list[int] = []
+    thread = Thread(target=lambda: found.append(work()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_the_number_of_threads_is_the_caller_s_alone() -> None:
+    torch.set_num_threads(3)
+    assert in_a_new_thread(torch.get_num_threads) == 3
+    with torch_threads(1):
+        assert torch.get_num_threads() == 1
+        # A thread that first computes meanwhile takes the usual number over, not this one.
+        assert in_a_new_thread(torch.get_num_threads) == 3
+    assert torch.get_num_threads() == 3
+
+
+def test_two_threads_that_overlap_leave_nothing_behind() -> None:
+    torch.set_num_threads(3)
+    inside, leave = Event(), Event()
+
+    def first() -> int:
+        with torch_threads(1):
+            inside.set()
+            leave.wait()
+        return torch.get_num_threads()
+
+    def second() -> int:
+        inside.wait()
+        with torch_threads(1):
+            leave.set()
+        return torch.get_num_threads()
+
+    with ThreadPoolExecutor(2) as pool:
+        assert [call.result() for call in [pool.submit(first), pool.submit(second)]] == [3, 3]
+    assert torch.get_num_threads() == in_a_new_thread(torch.get_num_threads) == 3

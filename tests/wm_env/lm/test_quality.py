@@ -12,7 +12,7 @@ from tiny_lm import brute_force, write_lm
 
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.masked_lm import MaskedLM
-from wm_env.lm.quality import Options, chain_rule_bits, cut_windows, main, measure, report, sample
+from wm_env.lm.quality import Options, chain_rule_bits, cut_windows, main, measure_quality, report, sample
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_a_banned_token_in_the_text_costs_infinitely_many_bits(lm: MaskedLM) -> 
 def test_figures_and_standard_errors_follow_their_definitions(lm: MaskedLM) -> None:
     generator = torch.Generator().manual_seed(0)
     windows = torch.randint(0, 4, (40, 8), generator=generator)
-    quality = measure(lm, windows, context=4)
+    quality = measure_quality(lm, windows, context=4)
     bits = chain_rule_bits(lm, windows, 4).numpy()
     lengths = np.array([sum(2 if token == 3 else 1 for token in row[4:]) for row in windows.tolist()])
     assert quality.windows == 40
@@ -90,7 +90,7 @@ def test_a_sample_has_no_masks_left_and_repeats_for_a_seed(lm: MaskedLM) -> None
 
 
 def test_bad_requests_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="--text"):
+    with pytest.raises(ValueError, match="give text to measure"):
         list(report(Options(str(folder))))
     with pytest.raises(ValueError, match="at least"):
         list(report(Options(str(folder), prompts=tmp_path, samples=0)))
@@ -116,9 +116,9 @@ def test_the_command_prints_figures_and_samples(
     ("arguments", "message"),
     [
         (["maxi", "--text", "TEXT"], "unknown model 'maxi'"),
-        (["MODEL"], "give --text to measure the model"),
-        (["MODEL", "--prompts", "PROMPTS", "--tokens", "7"], "--tokens 7: "),
-        (["MODEL", "--prompts", "PROMPTS", "--tokens", "20"], "--tokens 20: "),
+        (["MODEL"], "give text to measure the model"),
+        (["MODEL", "--prompts", "PROMPTS", "--tokens", "7"], "tokens=7: "),
+        (["MODEL", "--prompts", "PROMPTS", "--tokens", "20"], "tokens=20: "),
         (["MODEL", "--prompts", "PROMPTS", "--seed", "-1"], "seed=-1"),
         (["MODEL", "--prompts", "none"], "none: no such file"),
         (["MODEL", "--prompts", "."], ". is a folder"),
@@ -127,8 +127,8 @@ def test_the_command_prints_figures_and_samples(
         (["MODEL", "--text", "none"], "none: no such file"),
         (["MODEL", "--text", "LATIN"], "LATIN is not UTF-8"),
         (["MODEL", "--text", "TEXT", "--context", "1000"], "TEXT has no document"),
-        (["MODEL", "--text", "TEXT", "--windows", "1"], "--windows 1: a number from 2 to 100000 is needed"),
-        (["MODEL", "--text", "TEXT", "--windows", "1000000000000000"], "--windows 1000000000000000: a number from 2"),
+        (["MODEL", "--text", "TEXT", "--windows", "1"], "windows=1: a number from 2 to 100000 is needed"),
+        (["MODEL", "--text", "TEXT", "--windows", "1000000000000000"], "windows=1000000000000000: a number from 2"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

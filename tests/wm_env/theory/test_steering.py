@@ -10,7 +10,8 @@ from scipy.optimize import linprog
 from small_trees import uneven_tree
 
 from agents.planner.coded import plan_coded
-from polar.evaluation.exact import EvaluationSettings, evaluate
+from polar.evaluation.exact import evaluate
+from polar.evaluation.settings import EvaluationSettings
 from wm_env.synthetic import synthetic_tree
 from wm_env.theory.limits import tree_limit
 from wm_env.theory.steering import steered_limit, steered_pad_limit
@@ -105,6 +106,8 @@ def test_no_planned_code_beats_the_limits(seed, bits, epsilon):
     tree = synthetic_tree(2, 2, 5, 8, 1.9, 0.4, seed)
     law = plan_coded(tree, bits, epsilon, seen=number_paths(tree)).law
     keys = 1 << bits, 1 << bits + 2
-    pad, dither = evaluate(tree, law, EvaluationSettings((bits,), keys, ("map",), ("path",), ("dither",), 0))
+    pad, dither = evaluate(
+        tree, law, EvaluationSettings((bits,), keys, ("map",), ("path",), ("dither",), transmissions=0)
+    )
     assert pad.bler >= steered_pad_limit(tree, bits, epsilon) - 1e-8
     assert dither.bler >= steered_limit(tree, bits, epsilon).block_error - 1e-8

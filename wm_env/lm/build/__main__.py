@@ -9,10 +9,10 @@ processes take batches until none is left, on one machine or, with the output in
 is the one that a single process builds.
 """
 
-import os
 from collections.abc import Sequence
 
 from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
+from wm_env.common.torchrun import world_size
 
 with quitting_on_interrupt(__name__):
     import tyro
@@ -25,12 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with quitting_on_interrupt(__name__):
             options = tyro.cli(BuildOptions, prog="python -m wm_env.lm.build", description=__doc__, args=arguments)
-        if "WORLD_SIZE" not in os.environ:
+        try:
             # Before the seconds that torch takes; the processes of torchrun agree on who complains.
-            try:
+            if world_size() == 1:
                 options.check()
-            except ValueError as error:
-                return tell_failure(error)
+        except ValueError as error:
+            return tell_failure(error)
         with quitting_on_interrupt(__name__):
             from wm_env.lm.build.builder import run
         return run(options)

@@ -7,7 +7,6 @@ step and all together: `wm_env.lm.pretrain.cluster` is for them.
 """
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from torch.distributed import HashStore, PrefixStore, Store  # public, but not in its stubs
 from torch.distributed.rendezvous import rendezvous
+
+from wm_env.common.torchrun import world_size
 
 SECONDS_BETWEEN_LOOKS = 0.05
 SECONDS_TO_LEAVE = 30.0
@@ -40,7 +41,7 @@ class Crew:
     @contextmanager
     def join(cls) -> "Iterator[Crew]":
         """Meet the processes that torchrun started, or be alone. The first one leaves last: it may hold the store."""
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        if world_size() == 1:
             yield cls()
             return
         store, rank, size = next(rendezvous("env://"))

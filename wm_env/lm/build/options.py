@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from wm_env.common.arguments import OptionalPath
 from wm_env.common.files import check_seed
 from wm_env.common.help import paragraph_help
 from wm_env.lm.pools.settings import PoolSettings
@@ -21,7 +22,7 @@ MOST_ROWS = 2**16
 class BuildOptions:
     """Turn a language model and prompts into a state tree."""
 
-    out: Path | None = None
+    out: OptionalPath = None
     """File to write (*.safetensors), which must not exist yet; only --dry-run does without."""
     model: str = "mini"
     """"mini" (comes with the package), a folder with a checkpoint of LLaDA, Dream or a masked LM of transformers, or a
@@ -57,7 +58,7 @@ class BuildOptions:
     """exact: the same tree on every machine and any number of GPUs. float: the tree of this kind of machine. By default
     exact for LLaDA and Dream, unless --dtype is given, and float for encoders."""
     dtype: Literal["float32", "bfloat16", "float64"] | None = None
-    """Number format of float arithmetic; float32 by default."""
+    """Number format of float arithmetic; by default float64 with rounded logits for encoders, else float32."""
     compile: bool | None = None
     """In floats: let torch.compile make the layers' kernels, which takes half a minute and on a CPU a C++ compiler; by
     default on a GPU. Part of the tree."""

@@ -50,7 +50,7 @@ def load_dream(folder: Path, values: Mapping[str, Any], name: str, device: str, 
     shape = _checked(values)
     tokenizer = read_tokenizer(folder)
     mask_id, size = int(shape["mask_token_id"]), int(shape["vocab_size"])
-    sizes = _exact_shape(shape)
+    sizes = exact_dream(values)
     names = {key: key for key, _, _ in sizes.tensors()}
     network, digests = open_network(folder, values, sizes, names, device, dtype, lambda: _build(shape))
     if isinstance(network, PreTrainedModel):
@@ -75,8 +75,13 @@ def _build(shape: Mapping[str, float]) -> PreTrainedModel:
         return Qwen2ForCausalLM(_qwen2(shape))
 
 
-def _exact_shape(shape: Mapping[str, float]) -> Shape:
-    """The sizes of the network for exact arithmetic."""
+def exact_dream(values: Mapping[str, Any]) -> Shape:
+    """The sizes of the network of a config.json for exact arithmetic.
+
+    Raises:
+        ValueError: they are not what is implemented here.
+    """
+    shape = _checked(values)
     return Shape(
         layers=int(shape["num_hidden_layers"]),
         width=int(shape["hidden_size"]),

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from wm_env.common.files import fingerprint
-from wm_env.lm.models.exact.checkpoint import open_source, stored_form
+from wm_env.lm.models.exact.checkpoint import check_digests, open_source, stored_form
 from wm_env.lm.models.exact.network import ExactNetwork
 from wm_env.lm.models.exact.weights import Shape, float_tensors
 from wm_env.lm.models.forward import hidden_at
@@ -97,7 +97,9 @@ def open_network(
     """
     if dtype is None:
         source, reader = open_source(folder, values, shape, names)
-        return ExactNetwork(source, device), reader.digests
+        exact = ExactNetwork(source, device)
+        check_digests(folder, values, reader.digests)
+        return exact, reader.digests
     network = build()
     if stored_form(values) is None:
         digests = load_tensors(network, names, folder, device, dtype)
@@ -106,5 +108,6 @@ def open_network(
         state = {name: owned(tensor, device, dtype) for name, tensor in float_tensors(source)}
         network.load_state_dict(state, strict=False, assign=True)
         digests = reader.digests
+        check_digests(folder, values, digests)
     network.requires_grad_(False)
     return network.eval(), digests

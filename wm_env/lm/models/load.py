@@ -13,11 +13,14 @@ from transformers import PreTrainedTokenizerFast
 
 from wm_env.common.files import first_line, read_json
 from wm_env.common.json_values import read_as
-from wm_env.lm.models.dream import load_dream
+from wm_env.lm.models.dream import exact_dream, load_dream
 from wm_env.lm.models.encoder import is_encoder, load_encoder
+from wm_env.lm.models.exact.checkpoint import open_source, write_integers
+from wm_env.lm.models.exact.quantise import Form
 from wm_env.lm.models.folder import find_model
-from wm_env.lm.models.llada import load_llada
+from wm_env.lm.models.llada import exact_shape, load_llada
 from wm_env.lm.models.masked_lm import MaskedLM
+from wm_env.lm.models.network import LLaDAConfig, tensor_names
 from wm_env.lm.models.weights import read_tokenizer
 
 Arithmetic = Literal["exact", "float"]
@@ -39,9 +42,12 @@ def load_lm(
         source: "mini" for the model that ships with the package, a folder, or a hub id "owner/name". From the hub only
             JSON, text and safetensors files are fetched.
         device: where the network lives, e.g. "cpu" or "cuda:0".
-        dtype: number format of float arithmetic: torch.float32 (the default), torch.bfloat16 or torch.float64.
+        dtype: number format of float arithmetic: torch.float32 (the default of LLaDA and Dream), torch.bfloat16 or
+            torch.float64.
         arithmetic: "exact", the same law on every machine (`wm_env.lm.models.exact`), or "float". By default exact
-            for LLaDA and Dream, unless a `dtype` is given; encoders have no exact arithmetic.
+            for LLaDA and Dream, unless a `dtype` is given. Encoders have no exact arithmetic: by default they are
+            float64 with rounded logits (`wm_env.lm.models.masked_lm.guarded`), which other machines nearly always
+            compute too.
 
     Raises:
         ValueError: the model is unknown, its configuration, tensors or tokenizer are not what is implemented here, or
@@ -59,7 +65,7 @@ def load_lm(
     if is_encoder(values):
         if arithmetic == "exact":
             raise ValueError(f"{source} is an encoder: there is no exact arithmetic for it, use float")
-        return load_encoder(folder, values, str(source), device, dtype or torch.float32)
+        return load_encoder(folder, values, str(source), device, dtype or torch.float64)
     if arithmetic == "float":
         dtype = dtype or torch.float32
     if kind == "Dream":
@@ -70,6 +76,27 @@ def load_lm(
             f"{values.get('architectures')!r} is not read; LLaDA, Dream and the ForMaskedLM classes of transformers are"
         )
     return load_llada(folder, values, str(source), device, dtype)
+
+
+def write_integer_model(source: str | Path, out: Path, form: Form) -> list[Path]:
+    """Write the integer checkpoint of a LLaDA or Dream model, see `wm_env.lm.models.exact.checkpoint`.
+
+    Raises:
+        ValueError: the model is an encoder or unknown, or its configuration or tensors are not what is implemented.
+        OSError: files are missing, or `out` exists or cannot be written.
+    """
+    folder = find_model(source)
+    values = _read_config(folder)
+    if is_encoder(values):
+        raise ValueError(f"{source} is an encoder: only LLaDA and Dream have exact arithmetic")
+    if values.get("model_type") == "Dream":
+        shape = exact_dream(values)
+        names = {name: name for name, _, _ in shape.tensors()}
+    else:
+        config = LLaDAConfig.from_json(values)
+        shape, names = exact_shape(config), tensor_names(config)
+    integers, _ = open_source(folder, values, shape, names, form)
+    return write_integers(integers, names, values, folder, out)
 
 
 def dtype_named(name: str | None) -> torch.dtype | None:

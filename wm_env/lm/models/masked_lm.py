@@ -23,6 +23,9 @@ Network: TypeAlias = "PreTrainedModel | ExactNetwork"
 LogitsAt = Callable[[Any, Tensor, int], Tensor]
 """(network, canvas of shape (N, T), position) -> logits of the token at that position, shape (N, V)."""
 
+GUARD_STEP = 2.0**-16
+"""Where numbers of a float64 network are rounded before they decide anything."""
+
 
 @dataclass(frozen=True)
 class MaskedLM:
@@ -60,6 +63,11 @@ class MaskedLM:
             return f"{VERSION} {self.network.form.name}"
         return str(self.network.dtype).removeprefix("torch.")
 
+    @property
+    def is_guarded(self) -> bool:
+        """Whether a network in floats has its logits rounded, see `guarded`."""
+        return not isinstance(self.network, ExactNetwork) and self.network.dtype == torch.float64
+
     @torch.no_grad()
     def log2_probs(self, canvas: Tensor, position: int, temperature: float) -> Tensor:
         """log2 p_tau(. | canvas) at one position: p_tau = softmax(logits / tau) over the ids that are not banned.
@@ -83,7 +91,8 @@ class MaskedLM:
         if not 0 <= position < canvas.shape[1]:
             raise ValueError(f"position {position} is outside a canvas of {canvas.shape[1]} tokens")
         with torch_threads(1):
-            return self.log2_law(self.logits_at(self.network, canvas.to(self.banned.device), position), temperature)
+            logits = self.logits_at(self.network, canvas.to(self.banned.device), position)
+            return self.log2_law(guarded(logits) if self.is_guarded else logits, temperature)
 
     def check_canvas(self, canvas: Tensor) -> None:
         """Check that the model can read `canvas`.
@@ -133,6 +142,15 @@ class MaskedLM:
                 name = self.tokenizer.convert_ids_to_tokens(token)
                 raise ValueError(f"the text contains {name!r}, which {self.name} keeps for itself; remove it")
         return ids
+
+
+def guarded(logits: Tensor) -> Tensor:
+    """Logits of a float64 network, rounded to multiples of `GUARD_STEP`.
+
+    Logits of two machines differ by about 1e-13, so they round alike unless one lies that near to a boundary between
+    two multiples: a chance of about 1e-8 a logit, 1e-4 a law of 10,000 tokens. That is a guard, not a guarantee.
+    """
+    return logits.div(GUARD_STEP).round_().mul_(GUARD_STEP)
 
 
 def compiled_lm(lm: MaskedLM) -> MaskedLM:

@@ -46,7 +46,7 @@ REQUIRED_VALUES: Mapping[str, object] = {
 _STATED = ("model_type", "block_type", "layer_norm_type", "activation_type")
 
 # What config.json of an integer checkpoint states beside its shape, see `wm_env.lm.models.exact.checkpoint`.
-_OF_INTEGERS = frozenset(("arithmetic", "weight_format"))
+_OF_INTEGERS = frozenset(("arithmetic", "weight_format", "weights_sha256"))
 
 # Keys that do not change what a trained network computes: initialisation, dropout, bookkeeping of other programs.
 _WITHOUT_EFFECT = frozenset(

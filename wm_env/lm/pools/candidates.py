@@ -14,7 +14,7 @@ that are equally likely keep one order on every device. Powers of two, their sum
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -62,7 +62,7 @@ class Pool:
     dropped: int
 
 
-def make_pools(lm: MaskedLM, vocabulary: dict[int, bytes], contexts: Ints, settings: PoolSettings) -> list[Pool]:
+def make_pools(lm: MaskedLM, vocabulary: Mapping[int, bytes], contexts: Ints, settings: PoolSettings) -> list[Pool]:
     """The pools of several contexts of equal length, shape (N, C), computed together.
 
     `vocabulary` is `token_bytes(lm.tokenizer)`.
@@ -142,7 +142,7 @@ class _Beam:
     dropped: float = -math.inf
 
 
-def top_pools(lm: MaskedLM, vocabulary: dict[int, bytes], contexts: Ints, settings: PoolSettings) -> list[Pool]:
+def top_pools(lm: MaskedLM, vocabulary: Mapping[int, bytes], contexts: Ints, settings: PoolSettings) -> list[Pool]:
     """The Q most likely blocks of every context by beam search; see `make_pools`.
 
     A score never rises when a prefix grows, so if no dropped prefix had a higher score than the last candidate, no
@@ -211,12 +211,12 @@ def _order(scores: Floats, tokens: Ints) -> Ints:
     return np.lexsort((*tokens.T[::-1], -score_steps(scores)))
 
 
-def _top_pool(beam: _Beam, vocabulary: dict[int, bytes], candidates: int) -> Pool:
+def _top_pool(beam: _Beam, vocabulary: Mapping[int, bytes], candidates: int) -> Pool:
     groups, dropped = _group_by_text(beam.tokens, vocabulary)
     first = np.array([members[0] for members in groups.values()], dtype=np.int64)
     mass = np.array([_log2_sum(beam.scores[members]) for members in groups.values()])
     if not len(first):
-        raise ValueError(f"none of the {len(beam.scores)} best blocks is text: give a larger --beam-width")
+        raise ValueError(f"none of the {len(beam.scores)} best blocks is text: give a larger beam_width")
     kept = _order(mass, beam.tokens[first])[:candidates]
     weakest = score_steps(beam.scores[first[kept]].min()) if len(kept) == candidates else -math.inf
     # At a very low temperature the others may be too unlikely for a float: a candidate of probability 0 is none.
@@ -241,7 +241,7 @@ def _log2_sum(log2_prob: Floats) -> float:
     return float(log2_sum(torch.from_numpy(log2_prob)))
 
 
-def _group_by_text(blocks: Ints, vocabulary: dict[int, bytes]) -> tuple[dict[bytes, list[int]], int]:
+def _group_by_text(blocks: Ints, vocabulary: Mapping[int, bytes]) -> tuple[dict[bytes, list[int]], int]:
     """Rows of `blocks` (n, L) that have the same text, in the order given, and the number of rows that are not text."""
     groups: dict[bytes, list[int]] = {}
     dropped = 0
@@ -254,7 +254,7 @@ def _group_by_text(blocks: Ints, vocabulary: dict[int, bytes]) -> tuple[dict[byt
     return groups, dropped
 
 
-def sampled_pools(lm: MaskedLM, vocabulary: dict[int, bytes], contexts: Ints, settings: PoolSettings) -> list[Pool]:
+def sampled_pools(lm: MaskedLM, vocabulary: Mapping[int, bytes], contexts: Ints, settings: PoolSettings) -> list[Pool]:
     """Q independent draws from the untruncated law for every context; see `make_pools`.
 
     The cover is the share of the draws, so averaged over the key it is the model's law given that the block is text.
@@ -318,7 +318,7 @@ def inverse_cdf(log2_prob: Tensor, uniforms: Tensor) -> Tensor:
     return torch.searchsorted(cdf, points, right=True)
 
 
-def _sampled_pool(blocks: Ints, scores: Floats, vocabulary: dict[int, bytes]) -> Pool:
+def _sampled_pool(blocks: Ints, scores: Floats, vocabulary: Mapping[int, bytes]) -> Pool:
     groups, dropped = _group_by_text(blocks, vocabulary)
     if not groups:
         raise ValueError(f"none of {len(blocks)} drawn blocks is text: draw more candidates or lower the temperature")

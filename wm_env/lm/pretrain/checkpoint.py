@@ -18,6 +18,11 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from wm_env.common.files import write_atomically, write_json
 from wm_env.common.json_values import parse_json, read_as
 from wm_env.common.tensors import disk_errors, unreadable
+from wm_env.lm.models.exact.checkpoint import FORMAT_KEYS
+from wm_env.lm.models.exact.network import VERSION
+from wm_env.lm.models.exact.quantise import W8
+from wm_env.lm.models.exact.weights import FloatSource, integer_tensors, scale_name
+from wm_env.lm.models.llada import exact_shape
 from wm_env.lm.models.network import LLaDAConfig, tensor_names
 
 FORMAT = 1
@@ -35,6 +40,26 @@ def save_lm(
     tensors = {llada: state[llama].to("cpu", dtype).contiguous() for llada, llama in tensor_names(config).items()}
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config.to_json())
+    save_tokenizer(folder, tokenizer)
+    write_atomically(folder / "model.safetensors", lambda path: _save(tensors, path, {"format": "pt"}))
+
+
+def save_integers(
+    folder: Path, network: LlamaForCausalLM, config: LLaDAConfig, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """Write `folder` as a checkpoint of 8-bit integers (`wm_env.lm.models.exact`), which `load_lm` reads.
+
+    A network whose matrices are integers times a scale a row, such as `rounding.rounded_state` makes, is stored as it
+    is; of any other the integers nearest to its weights.
+    """
+    state = network.state_dict()
+    stored = {llama: llada for llada, llama in tensor_names(config).items()}
+    stored |= {scale_name(llama): scale_name(llada) for llama, llada in stored.items()}
+    source = FloatSource(exact_shape(config), W8, lambda name, _: state[name].cpu())
+    tensors = {stored[name]: tensor.contiguous() for name, tensor in integer_tensors(source)}
+    folder.mkdir(parents=True, exist_ok=True)
+    form = dict(zip(FORMAT_KEYS, (VERSION, W8.name), strict=True))
+    write_json(folder / "config.json", {**config.to_json(), **form})
     save_tokenizer(folder, tokenizer)
     write_atomically(folder / "model.safetensors", lambda path: _save(tensors, path, {"format": "pt"}))
 

@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from wm_env.common.torchrun import world_size
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -35,9 +37,9 @@ class Cluster:
             ValueError: "cuda" is asked for and there is none.
         """
         if device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("no CUDA device is available; use --device cpu")
+            raise ValueError("no CUDA device is available: choose device cpu")
         kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-        size = int(os.environ.get("WORLD_SIZE", "1"))
+        size = world_size()
         place = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")) if kind == "cuda" else 0)
         if kind == "cuda":
             torch.cuda.set_device(place)

@@ -4,7 +4,7 @@ import hashlib
 import math
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,15 @@ from wm_env.common.files import write_json
 from wm_env.lm.models.llada import llada_logits
 from wm_env.lm.models.masked_lm import MaskedLM, banned_ids
 from wm_env.lm.models.network import REQUIRED_VALUES, LLaDAConfig, build_network
-from wm_env.lm.pretrain.checkpoint import Progress, load_checkpoint, save_checkpoint, save_lm
+from wm_env.lm.pretrain.checkpoint import Progress, load_checkpoint, save_checkpoint, save_integers
 from wm_env.lm.pretrain.cluster import Cluster
 from wm_env.lm.pretrain.corpus import MASK, TokenStream, draw_windows
+from wm_env.lm.pretrain.fused import FusedPass
 from wm_env.lm.pretrain.muon import Muon
 from wm_env.lm.pretrain.objective import BLOCK, ResponsePlan, mask_batch, masked_loss, plan_responses
 from wm_env.lm.pretrain.recipe import CONTEXT, Options, Shape
-from wm_env.lm.quality import cut_windows, measure
+from wm_env.lm.pretrain.rounding import rounded_state
+from wm_env.lm.quality import cut_windows, measure_quality
 
 # Reading the loss makes the host wait for the GPU; a CPU has nothing to run ahead of.
 _STEPS_BETWEEN_SYNCS = {"cuda": 50, "cpu": 1}
@@ -40,7 +42,7 @@ def network_config(shape: Shape, tokenizer: PreTrainedTokenizerFast) -> LLaDACon
     if mask is None:
         raise ValueError(f"the tokenizer has no {MASK}; train one with this program")
     if len(tokenizer) > shape.vocab_size:
-        raise ValueError(f"the tokenizer has {len(tokenizer)} entries, --vocab-size is only {shape.vocab_size}")
+        raise ValueError(f"the tokenizer has {len(tokenizer)} entries, vocab_size is only {shape.vocab_size}")
     values = {
         **asdict(shape),
         "n_kv_heads": shape.n_heads,
@@ -53,40 +55,66 @@ def network_config(shape: Shape, tokenizer: PreTrainedTokenizerFast) -> LLaDACon
     return LLaDAConfig.from_json({**REQUIRED_VALUES, **values})
 
 
-def learning_rate_factor(step: int, total: float, warmup: int, decay: float) -> float:
-    """Part of the peak learning rate at `step` of `total`: a linear rise, a plateau, a linear fall to zero.
+@dataclass(frozen=True)
+class Plan:
+    """What is left of a run, as known at some step.
 
-    `total` may be infinite while it is not known.
+    total: steps of the whole run, infinite before the pace is known. share: the part of the run that is one step.
+    spent: the part that counts as done while the pace is not known.
     """
-    rise = (step + 1) / warmup
-    fall = (total - step) / (decay * total) if math.isfinite(total) else 1.0
-    return max(0.0, min(1.0, rise, fall))
+
+    total: float
+    share: float
+    spent: float = 0.0
+
+    def done(self, step: int) -> float:
+        """The part of the run that lies before `step`, 0 to 1."""
+        return max(0.0, 1 - (self.total - step) * self.share) if math.isfinite(self.total) else self.spent
+
+
+def learning_rate_factor(step: int, done: float, warmup: int, decay: float) -> float:
+    """Part of the peak learning rate behind a part `done` of the run: a linear rise, a plateau, a linear fall to 0."""
+    return max(0.0, min(1.0, (step + 1) / warmup, (1 - done) / decay))
+
+
+def causal_share(done: float, share: float, fall: float, end: float) -> float:
+    """Part of the steps that predict next tokens where a part `done` of the run lies behind.
+
+    It is `share` up to `fall`, and falls to zero at `end`.
+    """
+    return share * max(0.0, min(1.0, (end - done) / (end - fall)))
+
+
+def is_causal(options: Options, step: int, done: float) -> bool:
+    """Whether this step predicts next tokens; the same in every process."""
+    share = causal_share(done, options.causal_share, options.causal_fall, options.causal_end)
+    return _seed(options.seed, step, 0, 1) / 2**63 < share
 
 
 class _Clock:
-    """Seconds spent, over all resumed parts, and from them how many steps the run will have."""
+    """Seconds spent, over all resumed parts, and from them how far the run is."""
 
     def __init__(self, options: Options, seconds: float) -> None:
         self._options = options
         self._start = time.monotonic() - seconds
-        self._anchor: tuple[int, float] | None = None
+        self._last: tuple[int, float] | None = None
 
     def seconds(self) -> float:
         return time.monotonic() - self._start
 
-    def total(self, step: int) -> float:
-        """Steps of the whole run: as asked for, or as many as fit the budget; infinite before the pace is known."""
+    def plan(self, step: int) -> Plan:
+        """By steps as asked for; by minutes from the time that is left, at the pace since the last call."""
         if self._options.steps is not None:
-            return self._options.steps
-        seconds = self.seconds()
-        left = 60 * (self._options.minutes or 0) - seconds
-        if left <= 0:
-            return step
-        if self._anchor is None or step <= self._anchor[0]:
-            self._anchor = (step, seconds) if step else None  # the first steps contain compilation
-            return math.inf
-        pace = (seconds - self._anchor[1]) / (step - self._anchor[0])
-        return step + int(left / pace)
+            return Plan(self._options.steps, 1 / self._options.steps)
+        seconds, budget = self.seconds(), 60 * (self._options.minutes or 0)
+        last, self._last = self._last, (step, seconds) if step else None  # the first steps contain compilation
+        if seconds >= budget:
+            return Plan(step, 0.0)
+        if last is None or step <= last[0]:
+            return Plan(math.inf, 0.0, seconds / budget)
+        pace = (seconds - last[1]) / (step - last[0])
+        left = math.ceil((budget - seconds) / pace)
+        return Plan(step + left, (1 - seconds / budget) / left)
 
 
 class Trainer:
@@ -105,32 +133,15 @@ class Trainer:
         self.network = build_network(self.config).to(cluster.device)
         self.optimizers = _optimizers(self.network, options)
         self._plans: dict[int, ResponsePlan] = {}
-        self._loss = masked_loss
+        self._pass = FusedPass(self.network, self.config, cluster.device)
         if cluster.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
-            for layer in self.network.model.layers:
-                layer.compile(dynamic=True)
-            self._loss = torch.compile(masked_loss, dynamic=True)
 
-    def autocast(self) -> torch.autocast:
-        """bf16 where there is a GPU."""
-        return torch.autocast(self.cluster.device.type, torch.bfloat16, enabled=self.cluster.device.type == "cuda")
-
-    def step(self, step: int, factor: float) -> Tensor:
+    def step(self, step: int, factor: float, causal: bool = False) -> Tensor:
         """One optimizer step at `factor` times the peak learning rates; returns the loss in nats per token."""
-        options, device = self.options, self.cluster.device
-        length = _window_length(options, step)
-        if length not in self._plans:
-            rows = options.tokens_per_step // (self.cluster.size * length)
-            plan = plan_responses(rows, length, options.plain_share, options.block_share, device)
-            self._plans[length] = plan
-        plan = self._plans[length]
-        generator = torch.Generator(device).manual_seed(_seed(options.seed, step, 1 + self.cluster.rank))
-        windows = draw_windows(self.stream, self.text_weights, len(plan.responses), length, generator)
-        batch = mask_batch(windows, plan, self.config.mask_token_id, generator)
-        with self.autocast():
-            states = self.network.model(batch.canvas, use_cache=False).last_hidden_state
-            loss: Tensor = self._loss(states, self.network.lm_head, batch)
+        generator = torch.Generator(self.cluster.device)
+        generator.manual_seed(_seed(self.options.seed, step, 1 + self.cluster.rank))
+        loss = self._next_token_loss(generator) if causal else self._masked_loss(step, generator)
         loss.backward()  # type: ignore[no-untyped-call]
         parameters = list(self.network.parameters())
         self.cluster.average(parameters)
@@ -141,6 +152,25 @@ class Trainer:
             optimizer.step()
             optimizer.zero_grad()
         return loss.detach()
+
+    def _masked_loss(self, step: int, generator: torch.Generator) -> Tensor:
+        options = self.options
+        length = _window_length(options, step)
+        if length not in self._plans:
+            shares = options.plain_share, options.block_share, options.ordered_share
+            self._plans[length] = plan_responses(self._rows(length), length, *shares, self.cluster.device)
+        plan = self._plans[length]
+        windows = draw_windows(self.stream, self.text_weights, len(plan.responses), length, generator)
+        return self._pass.masked_loss(mask_batch(windows, plan, self.config.mask_token_id, generator))
+
+    def _next_token_loss(self, generator: torch.Generator) -> Tensor:
+        length = max(BLOCK, self.config.max_sequence_length // 2)
+        windows = draw_windows(self.stream, self.text_weights, self._rows(length), length, generator)
+        return self._pass.next_token_loss(windows)
+
+    def _rows(self, length: int) -> int:
+        """Windows of this length in one step of one process."""
+        return self.options.tokens_per_step // (self.cluster.size * length)
 
 
 def _optimizers(network: LlamaForCausalLM, options: Options) -> tuple[torch.optim.Optimizer, ...]:
@@ -167,14 +197,21 @@ def _seed(*numbers: int) -> int:
 
 
 def _window_length(options: Options, step: int) -> int:
-    """A multiple of one block, log-uniform between the shortest and the longest window, the same in every process."""
+    """A multiple of one block between the shortest and the longest window, the same in every process.
+
+    The logarithm goes with the square of a uniform number: of windows from 32 to 512 half are below 64, an eighth
+    above 256.
+    """
     low, high = math.log(options.shortest), math.log(options.shape.max_sequence_length)
-    position = _seed(options.seed, step, 0) / 2**63
+    position = (_seed(options.seed, step, 0) / 2**63) ** 2
     return max(BLOCK, BLOCK * round(math.exp(low + position * (high - low)) / BLOCK))
 
 
 class Validation:
-    """Held-out figures of a network in training, on windows that never change."""
+    """Held-out figures of a network in training as it would be published, on windows that never change.
+
+    network: the rounded one, which `figures` brings up to date.
+    """
 
     def __init__(self, trainer: Trainer, tokenizer: PreTrainedTokenizerFast) -> None:
         options = trainer.options
@@ -183,9 +220,10 @@ class Validation:
         length = min(128, options.shape.max_sequence_length)
         device = trainer.cluster.device
         self._plain = cut_windows(tokenizer, options.valid, length, 512, options.seed).to(device)
-        self._plan = plan_responses(512, length, 1.0, 0.0, device)
+        self._plan = plan_responses(512, length, 1.0, 0.0, 0.0, device)
+        self.network = build_network(trainer.config).to(device).requires_grad_(False).eval()
         self._lm = MaskedLM(
-            network=trainer.network,
+            network=self.network,
             tokenizer=tokenizer,
             name="the model in training",
             mask_id=trainer.config.mask_token_id,
@@ -199,18 +237,16 @@ class Validation:
     @torch.no_grad()
     def figures(self) -> dict[str, float]:
         """Bits per token of the masked-diffusion bound (any order), and exact chain-rule bits of blocks of 8 tokens."""
-        trainer = self._trainer
+        self.network.load_state_dict(rounded_state(self._trainer.network, self._trainer.config), strict=False)
         generator = torch.Generator(self._plain.device).manual_seed(0)
-        batch = mask_batch(self._plain, self._plan, trainer.config.mask_token_id, generator)
-        with trainer.autocast():
-            states = trainer.network.model(batch.canvas, use_cache=False).last_hidden_state
-            bound = float(masked_loss(states, trainer.network.lm_head, batch)) / math.log(2)
-            quality = measure(self._lm, self._blocks, CONTEXT)
-        return {"any_order_bits_per_token": bound, **asdict(quality)}
+        batch = mask_batch(self._plain, self._plan, self._trainer.config.mask_token_id, generator)
+        states = self.network.model(batch.canvas, use_cache=False).last_hidden_state
+        bound = float(masked_loss(states, self.network.lm_head.weight, batch)) / math.log(2)
+        return {"any_order_bits_per_token": bound, **asdict(measure_quality(self._lm, self._blocks, CONTEXT))}
 
 
 def run(options: Options, cluster: Cluster, tokenizer: PreTrainedTokenizerFast, stream: TokenStream) -> Progress:
-    """Train from the start or from a checkpoint to the end of the budget; returns where the run stands.
+    """Train from the start or from a checkpoint to the end of the budget or a pause; returns where the run stands.
 
     The first process writes `checkpoint.safetensors`, `history.json` and, whenever the chain-rule bits per token on the
     held-out text improve, `model/`.
@@ -224,42 +260,54 @@ def run(options: Options, cluster: Cluster, tokenizer: PreTrainedTokenizerFast, 
     if options.resume:
         progress = load_checkpoint(checkpoint, trainer.network, trainer.optimizers, settings)
     clock = _Clock(options, progress.seconds)
-    step, total = progress.step, cluster.agree(clock.total(progress.step))
+    step = progress.step
+    plan = _agreed(clock.plan(step), cluster)
     sync_every = _STEPS_BETWEEN_SYNCS[cluster.device.type]
+    pause = math.inf if options.pause is None else progress.seconds + 60 * options.pause
+    paused = False
     with _Report(trainer, step) as report:
-        while step < total:
-            report.add(trainer.step(step, learning_rate_factor(step, total, options.warmup, options.decay)))
+        while step < plan.total and not paused:
+            causal = is_causal(options, step, plan.done(step))
+            factor = learning_rate_factor(step, plan.done(step), options.warmup, options.decay)
+            report.add(trainer.step(step, factor, causal), causal)
             step += 1
-            if step % sync_every == 0 or step >= total:
-                report.show(step, total, clock.seconds())
-                total = cluster.agree(clock.total(step))
-            done = step >= total
+            if step % sync_every == 0 or step >= plan.total:
+                report.show(step, plan.total, clock.seconds())
+                plan = _agreed(clock.plan(step), cluster)
+                paused = bool(cluster.agree(clock.seconds() >= pause))
+            done = step >= plan.total
             if validation and (done or step % options.validate_every == 0):
                 progress = replace(progress, step=step, seconds=clock.seconds())
-                progress = _record(validation.figures(), progress, trainer, tokenizer, report)
-            if validation and (done or step % options.save_every == 0):
+                progress = _record(validation, progress, trainer, tokenizer, report)
+            if validation and (done or paused or step % options.save_every == 0):
                 progress = replace(progress, step=step, seconds=clock.seconds())
                 save_checkpoint(checkpoint, trainer.network, trainer.optimizers, progress, settings)
     cluster.wait()
     return progress
 
 
+def _agreed(plan: Plan, cluster: Cluster) -> Plan:
+    """The first process's plan."""
+    return Plan(cluster.agree(plan.total), cluster.agree(plan.share), cluster.agree(plan.spent))
+
+
 def _record(
-    figures: dict[str, float],
+    validation: Validation,
     progress: Progress,
     trainer: Trainer,
     tokenizer: PreTrainedTokenizerFast,
     report: "_Report",
 ) -> Progress:
-    """Note a validation, and store the model if it is the best so far."""
+    """Validate, note the figures, and store the rounded model if it is the best so far."""
     out = trainer.options.out
+    figures = validation.figures()
     report.say(
         f"step {progress.step}: {figures['bits_per_token']:.4f} bits per token, {figures['bits_per_byte']:.4f} "
         f"per byte (chain rule); any-order bound {figures['any_order_bits_per_token']:.4f} bits per token"
     )
     best = min(progress.best, figures["bits_per_token"])
     if best < progress.best:
-        save_lm(out / "model", trainer.network, trainer.config, tokenizer)
+        save_integers(out / "model", validation.network, trainer.config, tokenizer)
     history = (*progress.history, {"step": progress.step, "seconds": progress.seconds, **figures})
     write_json(out / "history.json", list(history))
     return replace(progress, best=best, history=history)
@@ -271,7 +319,7 @@ class _Report:
     def __init__(self, trainer: Trainer, step: int) -> None:
         self._silent = not trainer.cluster.first
         self._tokens_per_step = trainer.options.tokens_per_step
-        self._losses: list[Tensor] = []
+        self._losses: dict[bool, list[Tensor]] = {False: [], True: []}
         self._last = (step, time.monotonic())
         self._bar: tqdm[Any] | None = None
         if self._silent:
@@ -280,7 +328,7 @@ class _Report:
         parameters = sum(p.numel() for p in trainer.network.parameters())
         length = f"{options.steps} steps" if options.steps is not None else f"{options.minutes:g} minutes"
         print(
-            f"{parameters / 1e6:.2f} M parameters ({2 * parameters / 1e6:.1f} MB in half precision), "
+            f"{parameters / 1e6:.2f} M parameters ({parameters / 1e6:.1f} MB of 8-bit integers), "
             f"{len(trainer.stream.tokens) / 1e6:.2f} M tokens of text, {length} of "
             f"{options.tokens_per_step / 1e3:.1f} k tokens on {trainer.cluster.size} x {trainer.cluster.device.type}, "
             f"{6 * parameters * options.tokens_per_step / 1e12:.2f} TFLOP a step",
@@ -296,31 +344,37 @@ class _Report:
         if self._bar is not None:
             self._bar.close()
 
-    def add(self, loss: Tensor) -> None:
+    def add(self, loss: Tensor, causal: bool) -> None:
         """Remember the loss of one step, without waiting for the device."""
-        self._losses.append(loss)
+        self._losses[causal].append(loss)
 
     def show(self, step: int, total: float, seconds: float) -> None:
         """Wait for the device, then say where the run stands."""
-        loss = float(torch.stack(self._losses).mean()) / math.log(2)
+        losses = ", ".join(
+            f"{'next token' if causal else 'masked'} {float(torch.stack(values).mean()) / math.log(2):.4f} bits"
+            for causal, values in self._losses.items()
+            if values
+        )
         now = time.monotonic()
         steps, elapsed = step - self._last[0], now - self._last[1]
         if self._silent:
-            self._losses.clear()
+            self._forget()
         elif self._bar is not None:
             self._bar.total = int(total) if math.isfinite(total) else None
-            self._bar.set_postfix(loss=f"{loss:.4f} bits", refresh=False)
+            self._bar.set_postfix_str(losses, refresh=False)
             self._bar.update(steps)
             self._last = (step, now)
-            self._losses.clear()
+            self._forget()
         elif elapsed >= 10 or step >= total:
             left = f"{(total - step) * elapsed / steps:.0f} s left" if math.isfinite(total) else "pace not known yet"
             pace = steps * self._tokens_per_step / elapsed / 1e6
-            self.say(
-                f"step {step} of {total:.0f}, {seconds:.0f} s, {left}, {pace:.2f} M tokens/s, loss {loss:.4f} bits"
-            )
+            self.say(f"step {step} of {total:.0f}, {seconds:.0f} s, {left}, {pace:.2f} M tokens/s, loss {losses}")
             self._last = (step, now)
-            self._losses.clear()
+            self._forget()
+
+    def _forget(self) -> None:
+        for values in self._losses.values():
+            values.clear()
 
     def say(self, line: str) -> None:
         """Print a line without breaking the bar."""

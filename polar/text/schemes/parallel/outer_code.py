@@ -7,10 +7,15 @@ value of the frame decides.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 
-from reedsolo import ReedSolomonError, RSCodec
+import numpy as np
+from reedsolo import ReedSolomonError, RSCodec, init_tables
 
 from polar.text.framing import CHECK_BITS, SHORT_HEADER, BitString, FrameKeys, Message, frame_length, open_frame
+from wm_env.common.arrays import Ints
+
+_LOG, _EXP = (np.array(table, dtype=np.int64) for table in init_tables()[:2])
 
 LONGEST_CODEWORD = 255
 """Bytes: a Reed-Solomon code over bytes has no more positions."""
@@ -44,6 +49,47 @@ def decode_frames(received: bytes, parity: int, check_bits: int = CHECK_BITS) ->
             yield bytes(codec.decode(received[:end])[0])
         except ReedSolomonError:
             continue
+
+
+def decode_erased(
+    before: bytes, behind: bytes, erased: range, parity: int, check_bits: int = CHECK_BITS
+) -> Iterator[bytes]:
+    """The frames of codewords that agree with `before` up to the erased bytes and with `behind` after them.
+
+    A word whose only errors are E known places has syndromes S_j = sum_e y_e z_e^j, which obey the recurrence with the
+    roots z_e: P - E checks, for all lengths of the codeword at once. Only what passes them is decoded.
+    """
+    size = min(len(behind), LONGEST_CODEWORD)
+    if not len(erased) < parity or erased.start > len(before) or erased.stop > size:
+        return
+    syndromes = _running_syndromes(behind[:size], parity)
+    start = _running_syndromes(before[: erased.start], parity)[-1] ^ syndromes[erased.stop]
+    locator = np.array([1], dtype=np.int64)
+    for place in erased:
+        locator = np.append(locator, 0) ^ np.append(0, _times(locator, _EXP[-place % 255]))
+    shortest = max(erased.stop, (check_bits + SHORT_HEADER) // 8 + parity)
+    sums = start ^ syndromes[shortest:]
+    checks = [
+        np.bitwise_xor.reduce(_times(sums[:, number - len(erased) : number + 1][:, ::-1], locator), axis=1)
+        for number in range(len(erased), parity)
+    ]
+    for end in (shortest + np.flatnonzero(~np.any(checks, axis=0))).tolist():
+        word = before[: erased.start] + bytes(len(erased)) + behind[erased.stop : end]
+        with suppress(ReedSolomonError):
+            yield bytes(RSCodec(parity).decode(word, erase_pos=list(erased))[0])
+
+
+def _running_syndromes(data: bytes, parity: int) -> Ints:
+    """sum_(i < n) r_i a^(-i j) over the field of bytes, for every n up to the length, shape (length + 1, parity)."""
+    powers = _EXP[-np.outer(np.arange(len(data)), np.arange(parity)) % 255]
+    terms = _times(np.frombuffer(data, dtype=np.uint8).astype(np.int64)[:, None], powers)
+    return np.concatenate([np.zeros((1, parity), dtype=np.int64), np.bitwise_xor.accumulate(terms, axis=0)])
+
+
+def _times(first: Ints, second: Ints) -> Ints:
+    """Products in the field of bytes."""
+    product: Ints = np.where((first == 0) | (second == 0), 0, _EXP[(_LOG[first] + _LOG[second]) % 255])
+    return product
 
 
 def open_bytes(data: bytes, keys: FrameKeys) -> tuple[Message | None, int]:

@@ -7,19 +7,19 @@ An edit may change the number of tokens and shift all later steps. The second re
 change d of at most `MOST_SHIFT` that the steps before k stand where they were, and those after k are shifted by d.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polar.text.derivation import MessageKeys
+from polar.text.keys.derivation import MessageKeys
 from polar.text.progress import Report
 from polar.text.scheme import Attempt, Reader, Readers
 from polar.text.schemes.parallel.design import message_positions
 from polar.text.schemes.parallel.labels import read_bits, token_label
-from polar.text.schemes.parallel.outer_code import decode_frames, open_bytes
+from polar.text.schemes.parallel.outer_code import decode_erased, decode_frames, open_bytes
 from wm_env.common.arrays import Ints
 from wm_env.lm.tokenizer import TextTokenizer
 
@@ -49,7 +49,7 @@ def tokenizer_readers(scheme: "Parallel", tokenizer: TextTokenizer) -> Readers:
     strings, mask = tokenizer.strings, message_mask(scheme)
     tokens_of = lru_cache(maxsize=128)(tokenizer.encode)
 
-    def reader(shifts: bool) -> Reader:
+    def reader(found: Callable[[Ints, MessageKeys], Iterator[bytes]]) -> Reader:
         def read(text: bytes, keys: MessageKeys, report: Report) -> Attempt:
             label_key, compared = keys.derive("labels"), 0
             tokens = tokens_of(text.decode("utf-8"))
@@ -58,18 +58,22 @@ def tokenizer_readers(scheme: "Parallel", tokenizer: TextTokenizer) -> Readers:
                 for token in set(tokens)
             }
             labels = np.array([label_of[token] for token in tokens], dtype=np.int64)
-            for rows in shifted_bits(labels, mask) if shifts else [step_bits(labels, mask)]:
-                received = unpadded(rows, keys)
-                for data in decode_frames(received, scheme.parity, keys.check_bits):
-                    message, opened = open_bytes(data, keys)
-                    compared += opened
-                    if message is not None:
-                        return Attempt(message, compared)
+            for data in found(labels, keys):
+                message, opened = open_bytes(data, keys)
+                compared += opened
+                if message is not None:
+                    return Attempt(message, compared)
             return Attempt(None, compared, reason="what was read is no frame of this key")
 
         return read
 
-    return reader(shifts=False), reader(shifts=True)
+    def plain(labels: Ints, keys: MessageKeys) -> Iterator[bytes]:
+        return decode_frames(unpadded(step_bits(labels, mask), keys), scheme.parity, keys.check_bits)
+
+    def shifted(labels: Ints, keys: MessageKeys) -> Iterator[bytes]:
+        return shifted_frames(labels, mask, scheme.parity, keys)
+
+    return reader(plain), reader(shifted)
 
 
 def step_bits(labels: Ints, mask: NDArray[np.bool_], start: int = 0) -> NDArray[np.int64]:
@@ -79,15 +83,22 @@ def step_bits(labels: Ints, mask: NDArray[np.bool_], start: int = 0) -> NDArray[
     return read_bits(labels[start : start + steps * width].reshape(steps, width), mask)
 
 
-def shifted_bits(labels: Ints, mask: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
-    """What the steps hold if the edit was in step k and changed the number of tokens by d, for all k and d."""
-    plain = step_bits(labels, mask)
-    width = mask.shape[1]
+def shifted_frames(labels: Ints, mask: NDArray[np.bool_], parity: int, keys: MessageKeys) -> Iterator[bytes]:
+    """The frames that the text may hold if an edit in step k changed the number of tokens by d, for all k and d.
+
+    The bytes of step k count as erased. What is before it stands where it was, what is behind it is shifted by d.
+    """
+    width, bits = mask.shape[1], int(mask.sum())
+    plain = unpadded(step_bits(labels, mask), keys)
     for shift in sorted(range(-MOST_SHIFT, MOST_SHIFT + 1), key=abs)[1:]:
-        # Step j of the sender stands at token j * width + shift; the first step may be the edited one.
-        behind = step_bits(labels, mask, width + shift) if width + shift >= 0 else plain[:0]
-        for step in range(min(len(plain), len(behind))):
-            yield np.concatenate([plain[: step + 1], behind[step:]])
+        # Row j holds step j of the sender, which stands at token j * width + shift; there is no row 0 to the left.
+        rows = step_bits(labels, mask, shift % width if shift < 0 else shift)
+        if shift < 0:
+            rows = np.concatenate([np.zeros((-(shift // width), bits), dtype=np.int64), rows])
+        behind = unpadded(rows, keys)
+        for step in range(len(rows)):
+            erased = range(step * bits // 8, -(-(step + 1) * bits // 8))
+            yield from decode_erased(plain, behind, erased, parity, keys.check_bits)
 
 
 def unpadded(bits: NDArray[np.int64], keys: MessageKeys) -> bytes:

@@ -13,8 +13,8 @@ no receiver needs them.
 import numpy as np
 
 from polar.text.canonical import is_start
-from polar.text.derivation import KeyStream
 from polar.text.framing import frame_bits, make_frame
+from polar.text.keys.derivation import KeyStream
 from polar.text.scheme import Cost, Tokens, UnfitTextError, Writing, Written
 from polar.text.schemes.parallel import Parallel
 from polar.text.schemes.parallel.labels import read_bits, vocabulary_labels

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from polar.text.canonical import canonical, decoded
 from polar.text.decoding import Decoded
 from polar.text.framing import BitString, Message
-from polar.text.keys import Key
+from polar.text.keys.key import Key
 from polar.text.schemes.robust import Robust
 from polar.text.schemes.robust.reader import Reading, Receiver
 from polar.text.schemes.robust.settings import RobustSettings

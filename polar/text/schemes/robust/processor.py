@@ -7,7 +7,7 @@ The processor takes the place of sampling: it leaves one token at each step, the
 temperature, top-k and top-p are given here and not to `generate`; the law that is kept is the one after them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from polar.text.keys import Key
+from polar.text.keys.key import Key
 from polar.text.schemes.robust.sampling import truncated
 from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.schemes.robust.tape import nonces_of
@@ -49,8 +49,10 @@ class CovertWatermark(LogitsProcessor):  # type: ignore[misc]
     ) -> None:
         if not temperature > 0:
             raise ValueError(f"temperature={temperature}: a positive number is needed")
-        self._make = lambda row: Writer(key, payload, nonce + row, settings or RobustSettings(), self._letters)
-        self._letters = as_letters(as_text_tokenizer(tokenizer).strings)
+        letters = as_letters(as_text_tokenizer(tokenizer).strings)
+        self._make: Callable[[int], Writer] = lambda row: Writer(
+            key, payload, nonce + row, settings or RobustSettings(), letters
+        )
         self._temperature, self._top_k, self._top_p = temperature, top_k, top_p
         self._writers: list[Writer] = []
         self._length = 0

@@ -4,7 +4,7 @@
     receiver.decode(text).payload
 
 The pilots say where on the tape the text stands: first compared with the beginnings of the nonces, which is cheap, then
-anywhere (`polar.text.schemes.robust.finding`). `polar.text.schemes.robust.payload` does the rest.
+anywhere (`polar.text.schemes.robust.reading.finding`). `polar.text.schemes.robust.reading.payload` does the rest.
 """
 
 import math
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from polar.text.keys import Key
-from polar.text.schemes.robust.alignment import EDIT_MODELS, align, start_law
-from polar.text.schemes.robust.finding import Found, find_starts, mean_log2, scan
-from polar.text.schemes.robust.likelihood import load_likelihoods
-from polar.text.schemes.robust.payload import QUICK, THOROUGH, read_payload
-from polar.text.schemes.robust.places import Place, Stretch
+from polar.text.keys.key import Key
 from polar.text.schemes.robust.randomness import LANES, Randomness
+from polar.text.schemes.robust.reading.alignment import EDIT_MODELS, align, start_law
+from polar.text.schemes.robust.reading.finding import Found, find_starts, mean_log2, scan
+from polar.text.schemes.robust.reading.likelihood import load_likelihoods
+from polar.text.schemes.robust.reading.payload import QUICK, THOROUGH, read_payload
+from polar.text.schemes.robust.reading.places import Place, Stretch
 from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.schemes.robust.tape import SEGMENT
 from polar.text.schemes.robust.words import SplitText, as_letters, split_text

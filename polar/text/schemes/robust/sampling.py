@@ -71,7 +71,7 @@ def write_forward(lm: MaskedLM, contexts: Ints, writers: Sequence[Writer], lengt
 
 
 def _laws(lm: MaskedLM, canvas: Tensor, position: int, sampling: Sampling, rows: int = 50) -> list[Floats]:
-    parts = [lm.log2_probs(part, position, sampling.temperature).cpu().numpy() for part in canvas.split(rows)]
+    parts = [lm.log2_probs(part, position, sampling.temperature).cpu().numpy() for part in canvas.split(rows)]  # type: ignore[no-untyped-call]
     return [truncated(np.exp2(row), sampling.top_p, sampling.top_k) for part in parts for row in part]
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from polar.text.derivation import MessageKeys
+from polar.text.keys.derivation import MessageKeys
 from polar.text.progress import Report
 from polar.text.scheme import Attempt, Cost, Reader, Tokens, Writing, Written
 from polar.text.schemes.robust import Robust

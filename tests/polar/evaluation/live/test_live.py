@@ -20,15 +20,16 @@ from tiny_lm import brute_force, write_lm
 
 from agents.planner.adaptive import plan_adaptive
 from polar.code.codec import code_channel
-from polar.evaluation.live.measures import exact_auc, mean_interval, measure_rounds
+from polar.evaluation.live.measures import exact_auc, measure_rounds
 from polar.evaluation.live.reading import decoding_tables, log2_law, read_run_text, tree_readings
 from polar.evaluation.live.report import marked_sample, save_transmissions
-from polar.evaluation.live.rounds import play
+from polar.evaluation.live.rounds import play_rounds
 from polar.evaluation.live.run import evaluate_live, play_until_interrupted
 from polar.evaluation.live.session import Session, open_session
-from polar.evaluation.live.texts import Continuation, KeyedPools, Writer, cover_paths, keyed_text, run_paths
+from polar.evaluation.live.texts import Continuation, KeyedPools, TextWriter, cover_paths, keyed_text, run_paths
 from polar.evaluation.settings import EvaluationSettings
 from wm_env.common.files import write_json
+from wm_env.common.intervals import mean_interval
 from wm_env.law import save_law
 from wm_env.lm.build.states import grow_tree
 from wm_env.lm.models.load import load_lm
@@ -89,7 +90,7 @@ def test_texts_of_the_tree_are_scored_by_the_chain_rule(session):
 @pytest.mark.parametrize("kind", ["model", "keyed"])
 def test_plain_and_keyed_texts_have_the_law_of_the_model(tmp_path, kind):
     lm = load_lm(write_lm(tmp_path, scale=0.3))
-    writer = Writer(lm, token_bytes(lm.tokenizer), 2, 1, 2.0)
+    writer = TextWriter(lm, token_bytes(lm.tokenizer), 2, 1, 2.0)
     context = (0, 1)
     law = Counter()
     for tokens, score in brute_force(lm, 6, list(context), 2, 2.0).items():
@@ -182,7 +183,7 @@ def test_the_laws_of_texts_sum_to_one_and_give_the_exact_area(session):
 
 
 def test_measures_of_rounds_are_counts_over_their_texts(session):
-    rounds = list(play(session))
+    rounds = list(play_rounds(session))
     live = measure_rounds(session, rounds)
     assert len(rounds) == 6
     keyed = next(row for row in live.errors if row.texts == "keyed")
@@ -215,18 +216,12 @@ def test_measures_of_rounds_are_counts_over_their_texts(session):
 def test_of_a_sampled_tree_the_observer_knows_no_pools(session):
     tree = dataclasses.replace(session.tree, meta=dataclasses.replace(session.tree.meta, pool="sampled"))
     sampled = dataclasses.replace(session, tree=tree)
-    rounds = list(play(sampled))
+    rounds = list(play_rounds(sampled))
     rows = measure_rounds(sampled, rounds).detections
     assert ("run", "model", "likelihood ratio") not in {(row.marked, row.plain, row.score) for row in rows}
     # Averaged over keys the tree is the model, so what the code costs on the tree is all there is to see.
     distances = {row.plain: row.tv for row in rows if row.marked == "run"}
     assert distances["model"] == distances["cover"] < 1
-
-
-def test_mean_and_interval_of_known_numbers():
-    mean, (low, high) = mean_interval([1.0, 2.0, 3.0, 4.0])
-    # s / sqrt(4) = 0.645497, t(0.975, 3) = 3.182446
-    assert (mean, low, high) == pytest.approx((2.5, 2.5 - 2.054260, 2.5 + 2.054260), abs=1e-5)
 
 
 def test_the_command_writes_figures_texts_and_samples(folder, run, tmp_path, capsys):
@@ -268,7 +263,7 @@ def test_the_command_writes_figures_texts_and_samples(folder, run, tmp_path, cap
 
 def test_the_surprise_of_a_text_has_a_name_of_its_own(session, tmp_path):
     """The name "bits" alone could be that of the message."""
-    rounds = [next(play(session))]
+    rounds = [next(play_rounds(session))]
     save_transmissions(session, rounds, tmp_path / "texts.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "texts.jsonl").read_text().splitlines()]
     assert not {"bits", "bits_at_temperature_1"} & set(lines[0])
@@ -328,7 +323,7 @@ def test_lengths_that_follow_the_state_are_read_from_text(folder, run, tmp_path,
 
 def test_another_length_counts_as_a_wrong_block(session):
     """Two blocks of two bits: right, one of one bit or none, and one wrong bit."""
-    played = next(play(session))
+    played = next(play_rounds(session))
     who = ("auto", "path")
     run = dataclasses.replace(played.run, message=(1, 2), message_bits=(2, 2))
     for read, bits, wrong in (

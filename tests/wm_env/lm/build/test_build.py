@@ -214,10 +214,18 @@ def short_of_memory(lm, most):
     return dataclasses.replace(lm, logits_at=logits_at)
 
 
-def test_rows_are_halved_when_memory_runs_out_and_kept_when_a_build_goes_on(lm, prompt_file, tmp_path, model, capsys):
+def test_rows_are_halved_when_memory_runs_out_and_kept_when_a_build_goes_on(prompt_file, tmp_path, model, capsys):
     options = BuildOptions(
-        tmp_path / "tree", model, prompt_file, block_length=2, candidates=4, temperature=1.5, beam_width=12
+        tmp_path / "tree",
+        model,
+        prompt_file,
+        block_length=2,
+        candidates=4,
+        temperature=1.5,
+        beam_width=12,
+        dtype="float32",
     )
+    lm = load_lm(model, dtype=torch.float32)
     plan = prepare(options)
     grown = build(dataclasses.replace(plan, lm=short_of_memory(lm, 3)), Crew())
     assert grown.tree.meta.rows == 2
@@ -237,6 +245,20 @@ def test_rows_are_halved_when_memory_runs_out_and_kept_when_a_build_goes_on(lm, 
     assert with_rows(given, Crew()).settings.rows == 8
     other = prepare(dataclasses.replace(options, temperature=2.0))
     assert with_rows(other, Crew()).settings.rows == 8
+
+
+def test_rows_are_no_part_of_an_exact_tree(lm, prompt_file, tmp_path, model):
+    options = BuildOptions(
+        tmp_path / "tree", model, prompt_file, block_length=2, candidates=4, temperature=1.5, beam_width=12
+    )
+    plan = prepare(options)
+    halved = build(dataclasses.replace(plan, lm=short_of_memory(lm, 3)), Crew()).tree
+    written = options.out.read_bytes()
+    options.out.unlink()
+    whole = build(prepare(dataclasses.replace(options, rows=5, batch_size=2)), Crew()).tree
+    assert whole.fingerprint == halved.fingerprint
+    assert options.out.read_bytes() == written
+    assert (whole.meta.dtype, whole.meta.rows) == ("exact-1 w24", 0)
 
 
 def test_importing_the_package_does_not_import_language_models():

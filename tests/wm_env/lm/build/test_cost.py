@@ -33,8 +33,9 @@ def test_flops_are_those_that_torch_counts(tmp_path):
     assert abs(rotary) <= 0.01 * counter.get_total_flops()
 
 
-def test_cost_counts_the_canvases_that_are_run(lm, monkeypatch):
-    rows = []
+@pytest.mark.parametrize("arithmetic", ["exact", "float"])
+def test_cost_counts_the_canvases_that_are_run(tmp_path, monkeypatch, arithmetic):
+    lm, rows = load_lm(write_letters(tmp_path), arithmetic=arithmetic), []
     forward = type(lm).log2_probs
     monkeypatch.setattr(
         type(lm), "log2_probs", lambda self, canvas, *rest: rows.append(len(canvas)) or forward(self, canvas, *rest)
@@ -43,7 +44,8 @@ def test_cost_counts_the_canvases_that_are_run(lm, monkeypatch):
     cost = estimate(lm, encode_prompts(lm, different, 4), letters_settings(), blocks=2, batch_size=4)
     grow_tree(lm, different, letters_settings(), blocks=2, batch_size=4)
     assert (cost.states, cost.canvases) == (5 + 20, sum(rows))
-    assert set(rows) == {8}
+    # In floats every pass has the same shape, filled up where need be.
+    assert set(rows) == {8} if arithmetic == "float" else max(rows) <= 8
 
 
 def test_passes_are_filled_by_the_states_that_follow_a_state(lm):

@@ -11,7 +11,9 @@ from polar import __main__ as command
 from polar.text.channel import open_channel
 from polar.text.decoding import decode
 from polar.text.embedding import embed_with_retries
-from polar.text.keys import Key, save_key
+from polar.text.keys.key import Key, save_key
+from polar.text.schemes.block import Block
+from polar.text.schemes.stream import Stream
 from polar.text.settings import Settings
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.stack import stack_of
@@ -51,14 +53,14 @@ def test_an_exact_stack_is_model_tokenizer_and_arithmetic(folder, other):
     assert stack_of(load_lm(other)).fingerprint != stack.fingerprint
 
 
-@pytest.mark.parametrize("scheme", ["stream", "block"])
+@pytest.mark.parametrize("scheme", [Stream(), Block(candidates=16)], ids=["stream", "block"])
 @pytest.mark.parametrize("kind", ["other weights", "bfloat16"])
 def test_another_stack_never_reads_another_message(folder, other, scheme, kind):
-    settings = Settings(scheme=scheme, candidates=16)
+    settings = Settings(scheme=scheme)
     receiver = load_lm(other) if kind == "other weights" else load_lm(folder, dtype=torch.bfloat16)
     sender = open_channel(load_lm(folder), "the tide", settings)
     found = []
-    for number in range(6 if scheme == "stream" else 2):
+    for number in range(6 if scheme.name == "stream" else 2):
         message = bytes([number, 255 - number])
         sent = embed_with_retries(sender, message, KEY, range(4 * number, 4 * number + 4))
         text = sent.text.encode()

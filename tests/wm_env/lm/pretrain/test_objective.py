@@ -1,12 +1,12 @@
 import itertools
 import math
+from collections import Counter
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from torch import nn
 
 from wm_env.lm.pretrain.objective import BLOCK, MaskedBatch, mask_batch, masked_loss, plan_responses
 
@@ -18,13 +18,14 @@ MASK = 999
     rows=st.integers(1, 20),
     blocks=st.integers(1, 6),
     shares=st.tuples(st.floats(0, 1), st.floats(0, 1)).filter(lambda pair: sum(pair) <= 1),
+    ordered_share=st.floats(0, 1),
     seed=st.integers(0, 2**31),
 )
 def test_a_batch_hides_tokens_of_the_response_and_weighs_every_row_alike(
-    rows: int, blocks: int, shares: tuple[float, float], seed: int
+    rows: int, blocks: int, shares: tuple[float, float], ordered_share: float, seed: int
 ) -> None:
     length = BLOCK * blocks
-    plan = plan_responses(rows, length, *shares, CPU)
+    plan = plan_responses(rows, length, *shares, ordered_share, CPU)
     assert len(plan.responses) == rows
     assert set(plan.responses.tolist()) <= {length, *(BLOCK << i for i in range(5) if BLOCK << i < length), BLOCK}
     windows = torch.arange(rows * length).reshape(rows, length) % 500
@@ -34,6 +35,9 @@ def test_a_batch_hides_tokens_of_the_response_and_weighs_every_row_alike(
     assert torch.equal(batch.canvas[~masked], windows[~masked])
     for row, response in enumerate(plan.responses.tolist()):
         assert not masked[row, : length - response].any()
+        if plan.ordered[row]:
+            assert response < length
+            assert masked[row].tolist() == [i >= length - int(counts[row]) for i in range(length)]
     assert torch.all((counts >= 1) & (counts <= plan.responses))
     total = int(counts.sum())
     assert total <= plan.cap == len(batch.hidden)
@@ -45,13 +49,25 @@ def test_a_batch_hides_tokens_of_the_response_and_weighs_every_row_alike(
 
 
 def test_rows_are_shared_out_as_asked() -> None:
-    responses = plan_responses(100, 128, 0.2, 0.5, CPU).responses.tolist()
-    assert {value: responses.count(value) for value in set(responses)} == {128: 20, 8: 50, 16: 10, 32: 10, 64: 10}
-    assert set(plan_responses(50, BLOCK, 0.2, 0.5, CPU).responses.tolist()) == {BLOCK}
+    plan = plan_responses(100, 128, 0.2, 0.5, 0.4, CPU)
+    assert Counter(plan.responses.tolist()) == {128: 20, 8: 50, 16: 10, 32: 10, 64: 10}
+    assert Counter(plan.responses[plan.ordered].tolist()) == {8: 20, 16: 4, 32: 4, 64: 4}
+    assert set(plan_responses(50, BLOCK, 0.2, 0.5, 0.0, CPU).responses.tolist()) == {BLOCK}
+
+
+def test_the_next_token_of_an_ordered_row_has_half_of_its_weight() -> None:
+    plan = plan_responses(16, 16, 0.0, 1.0, 1.0, CPU)
+    batch = mask_batch(torch.zeros(16, 16, dtype=torch.int64), plan, MASK, torch.Generator().manual_seed(0))
+    counts = (batch.canvas == MASK).sum(dim=1)
+    assert counts.tolist() == [1 + row // 2 for row in range(16)]
+    given = torch.zeros(16, 16).flatten().index_add(0, batch.hidden, batch.weights).view(16, 16) * 16
+    for row, count in enumerate(counts.tolist()):
+        expected = [1.0] if count == 1 else [0.5, *[0.5 / (count - 1)] * (count - 1)]
+        assert given[row].tolist() == pytest.approx([0.0] * (16 - count) + expected)
 
 
 def test_the_number_of_masks_is_uniform_and_so_is_their_place() -> None:
-    plan = plan_responses(64, 16, 0.0, 1.0, CPU)
+    plan = plan_responses(64, 16, 0.0, 1.0, 0.0, CPU)
     counts, places = torch.zeros(9), torch.zeros(16)
     for seed in range(200):
         batch = mask_batch(torch.zeros(64, 16, dtype=torch.int64), plan, MASK, torch.Generator().manual_seed(seed))
@@ -65,7 +81,7 @@ def test_the_number_of_masks_is_uniform_and_so_is_their_place() -> None:
 
 
 def test_the_number_of_masks_is_uniform_when_rows_are_fewer_than_counts() -> None:
-    plan = plan_responses(3, 16, 0.0, 1.0, CPU)
+    plan = plan_responses(3, 16, 0.0, 1.0, 0.0, CPU)
     counts = torch.zeros(9)
     for seed in range(1000):
         batch = mask_batch(torch.zeros(3, 16, dtype=torch.int64), plan, MASK, torch.Generator().manual_seed(seed))
@@ -74,15 +90,8 @@ def test_the_number_of_masks_is_uniform_when_rows_are_fewer_than_counts() -> Non
     assert stats.chisquare(counts[1:].numpy()).pvalue > 1e-4
 
 
-class _Table(nn.Module):
-    """A head whose logits are its input."""
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return states
-
-
 def test_the_loss_is_the_weighted_cross_entropy_of_the_hidden_tokens() -> None:
-    plan = plan_responses(6, 16, 0.5, 0.5, CPU)
+    plan = plan_responses(6, 16, 0.5, 0.5, 0.0, CPU)
     generator = torch.Generator().manual_seed(0)
     windows = torch.randint(0, 20, (6, 16), generator=generator)
     batch = mask_batch(windows, plan, MASK, generator)
@@ -94,7 +103,7 @@ def test_the_loss_is_the_weighted_cross_entropy_of_the_hidden_tokens() -> None:
             logits = states[row, i].double().tolist()
             log_sum = math.log(sum(math.exp(value) for value in logits))
             expected += (log_sum - logits[int(windows[row, i])]) / len(hidden) / 6
-    assert float(masked_loss(states, _Table(), batch)) == pytest.approx(expected, rel=1e-5)
+    assert float(masked_loss(states, torch.eye(20), batch)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_expected_loss_is_the_mean_over_all_orders() -> None:
@@ -113,7 +122,7 @@ def test_the_expected_loss_is_the_mean_over_all_orders() -> None:
             canvas = text.clone()
             canvas[list(hidden)] = MASK
             batch = MaskedBatch(canvas[None], torch.tensor(hidden), text[list(hidden)], torch.full((count,), 1 / count))
-            loss = float(masked_loss(logits(canvas)[None], _Table(), batch))
+            loss = float(masked_loss(logits(canvas)[None], torch.eye(2), batch))
             average += loss / math.comb(length, count) / length
 
     # Mean over orders by the last-token recursion: every order ends by filling one of the masked places.

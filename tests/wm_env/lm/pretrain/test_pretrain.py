@@ -15,14 +15,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from tiny_pretraining import SHAPE, counting_options, trained
 
+from wm_env.lm.models.exact.quantise import W8, quantise_matrix
 from wm_env.lm.models.load import load_lm
-from wm_env.lm.models.network import llama_name
 from wm_env.lm.pretrain.__main__ import main, train
 from wm_env.lm.pretrain.checkpoint import Progress, load_checkpoint, save_checkpoint
 from wm_env.lm.pretrain.cluster import Cluster
 from wm_env.lm.pretrain.corpus import train_tokenizer
 from wm_env.lm.pretrain.recipe import Options
-from wm_env.lm.pretrain.training import learning_rate_factor, network_config
+from wm_env.lm.pretrain.training import Plan, causal_share, is_causal, learning_rate_factor, network_config
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,8 @@ def test_the_kept_model_is_the_one_with_the_best_validation(options: Options, tm
     assert progress.best == min(figures) < figures[-1]
     stored = load_file(tmp_path / "model" / "model.safetensors")
     last = load_file(tmp_path / "checkpoint.safetensors")
-    name = "model.transformer.wte.weight"
-    assert not torch.equal(stored[name], last[f"network {llama_name(name)}"].half())
+    matrix = quantise_matrix(last["network model.embed_tokens.weight"], W8)
+    assert not torch.equal(stored["model.transformer.wte.weight"], matrix.q)
 
 
 def test_training_learns_the_text(options: Options, tmp_path: Path) -> None:
@@ -187,20 +187,24 @@ def test_a_checkpoint_of_other_settings_or_a_damaged_one_is_refused(
         ({"minutes": 1.0}, "either --steps or --minutes"),
         ({"weights": (1.0,)}, "2 texts but 1 weights"),
         ({"weights": (1.0, 0.0)}, "weights must be positive"),
-        ({"shortest": 100}, "--shortest"),
+        ({"shortest": 100}, "shortest"),
         ({"plain_share": 0.8}, "at most 1 together"),
         ({"block_share": -0.1}, "parts of 1"),
-        ({"lr": 0.0}, "--lr must be positive"),
-        ({"save_every": 0}, "--save-every must be positive"),
-        ({"steps": 10**400}, "--steps must be positive and at most 1000000000"),
-        ({"tokens_per_step": 10**400}, "--tokens-per-step must be positive and at most"),
-        ({"lr": 1e300}, "--lr must be positive and at most"),
-        ({"lr": float("nan")}, "--lr must be positive and at most"),
-        ({"shape": replace(SHAPE, vocab_size=10**30)}, "--vocab-size must be at most"),
-        ({"weight_decay": float("nan")}, "--weight-decay"),
+        ({"lr": 0.0}, "lr must be positive"),
+        ({"save_every": 0}, "save_every must be positive"),
+        ({"steps": 10**400}, "steps must be positive and at most 1000000000"),
+        ({"tokens_per_step": 10**400}, "tokens_per_step must be positive and at most"),
+        ({"lr": 1e300}, "lr must be positive and at most"),
+        ({"lr": float("nan")}, "lr must be positive and at most"),
+        ({"shape": replace(SHAPE, vocab_size=10**30)}, "vocab_size must be at most"),
+        ({"weight_decay": float("nan")}, "weight_decay"),
         ({"weight_decay": -0.1}, "--weight-decay"),
         ({"seed": -1}, "seed=-1"),
         ({"decay": 1.5}, "--decay"),
+        ({"ordered_share": 1.5}, "--ordered-share"),
+        ({"causal_share": -0.5}, "--causal-share"),
+        ({"causal_fall": 0.7, "causal_end": 0.7}, "--causal-fall"),
+        ({"pause": 0.0}, "--pause must be positive"),
         ({"tokens_per_step": 32}, "--tokens-per-step"),
         ({"windows": 1}, "--windows"),
         ({"shape": replace(SHAPE, max_sequence_length=32)}, "--max-sequence-length"),
@@ -228,11 +232,27 @@ def test_a_tokenizer_larger_than_the_network_is_refused() -> None:
 
 
 def test_the_schedule_rises_stays_and_falls_to_zero() -> None:
-    factors = [learning_rate_factor(step, 100, 10, 0.4) for step in range(101)]
+    factors = [learning_rate_factor(step, Plan(100, 0.01).done(step), 10, 0.4) for step in range(101)]
     assert factors[:10] == pytest.approx([0.1 * (step + 1) for step in range(10)])
     assert factors[10:61] == pytest.approx([1.0] * 51)
     assert factors[60:] == pytest.approx([(100 - step) / 40 for step in range(60, 101)])
-    assert learning_rate_factor(10**6, float("inf"), 10, 0.4) == 1.0
+    assert learning_rate_factor(10**6, Plan(float("inf"), 0.0).done(10**6), 10, 0.4) == 1.0
+    # A run by minutes that goes on knows how much of its time is spent before it knows its pace.
+    assert learning_rate_factor(10**6, Plan(float("inf"), 0.0, 0.8).done(10**6), 10, 0.4) == pytest.approx(0.5)
+
+
+def test_steps_that_predict_next_tokens_become_fewer(options: Options) -> None:
+    shares = [causal_share(done / 10, 0.8, 0.3, 0.7) for done in range(11)]
+    assert shares == pytest.approx([0.8] * 4 + [0.6, 0.4, 0.2] + [0.0] * 4)
+    kinds = [is_causal(replace(options, causal_share=0.3), step, 0.0) for step in range(2000)]
+    assert sum(kinds) == pytest.approx(600, abs=100)
+    assert not any(is_causal(options, step, 1.0) for step in range(100))
+
+
+def test_a_run_pauses_and_goes_on(options: Options, tmp_path: Path) -> None:
+    paused = train(replace(options, out=tmp_path, steps=4, pause=1e-9))
+    assert paused.step == 1
+    assert train(replace(options, out=tmp_path, steps=4, resume=True)).step == 4
 
 
 def test_every_process_of_a_cluster_gets_the_mean_gradient(tmp_path: Path) -> None:
@@ -260,7 +280,7 @@ def test_every_process_of_a_cluster_gets_the_mean_gradient(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--minutes", "1"], "give either --steps or --minutes"),
+        (["--minutes", "1"], "give either steps or minutes"),
         (["--texts", "none.txt"], "none.txt: no such file"),
         (["--texts", "text.txt", "none.gz"], "none.gz: no such file"),
         (["--texts", "."], ". is a folder"),

@@ -1,7 +1,8 @@
 """Checkpoint folders read in exact arithmetic, and written as integers.
 
-`config.json` of an integer checkpoint says `"arithmetic": "exact-1"` and `"weight_format": "w8"`; see `weights` for
-its tensors. A checkpoint in floats says neither and is quantised while it is read.
+`config.json` of an integer checkpoint says `"arithmetic": "exact-1"`, `"weight_format": "w8"` and `"weights_sha256"`,
+the fingerprint of its tensors, which is checked when they are read: a changed byte is an error and no other model. See
+`weights` for the tensors. A checkpoint in floats says none of this and is quantised while it is read.
 """
 
 import shutil
@@ -12,7 +13,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from wm_env.common.files import make_folder, write_atomically, write_json
+from wm_env.common.files import fingerprint, make_folder, write_atomically, write_json
 from wm_env.common.tensors import disk_errors
 from wm_env.lm.models.exact.network import VERSION
 from wm_env.lm.models.exact.quantise import Form
@@ -27,9 +28,9 @@ from wm_env.lm.models.exact.weights import (
     integer_tensors,
     scale_name,
 )
-from wm_env.lm.models.weights import TensorReader
+from wm_env.lm.models.weights import TensorReader, tensor_digest
 
-FORMAT_KEYS = ("arithmetic", "weight_format")
+FORMAT_KEYS = ("arithmetic", "weight_format", "weights_sha256")
 """What config.json of an integer checkpoint states beside the shape of the network."""
 
 _SHARD_BYTES = 1 << 32
@@ -42,9 +43,9 @@ def stored_form(values: Mapping[str, Any]) -> Form | None:
     Raises:
         ValueError: it is of another version of the arithmetic, or of an unknown format.
     """
-    arithmetic, weight_format = (values.get(key) for key in FORMAT_KEYS)
-    if arithmetic is None and weight_format is None:
+    if all(values.get(key) is None for key in FORMAT_KEYS):
         return None
+    arithmetic, weight_format, _ = (values.get(key) for key in FORMAT_KEYS)
     if arithmetic != VERSION:
         raise ValueError(f"config.json: the model is made for the arithmetic {arithmetic!r}, this is {VERSION!r}")
     return form_named(weight_format)
@@ -72,6 +73,16 @@ def open_source(
         return FloatSource(shape, form_for(shape) if form is None else form, reader), reader
     reader = TensorReader(folder, _integer_names(shape, names))
     return IntegerSource(shape, stored, reader), reader
+
+
+def check_digests(folder: Path, values: Mapping[str, Any], digests: Mapping[str, str]) -> None:
+    """Check the tensors of an integer checkpoint, once all were read; those of one in floats have no such number.
+
+    Raises:
+        ValueError: they are others than its config.json says.
+    """
+    if stored_form(values) is not None and values.get(FORMAT_KEYS[2]) != fingerprint({}, dict(digests)):
+        raise ValueError(f"{folder} is damaged: its tensors are not those that its config.json names; fetch it again")
 
 
 def _integer_names(shape: Shape, names: Mapping[str, str]) -> dict[str, str]:
@@ -108,6 +119,7 @@ def write_integers(
     shards: list[dict[str, Tensor]] = [{}]
     files: list[Path] = []
     place: dict[str, str] = {}
+    digests: dict[str, str] = {}
     size = 0
     for name, tensor in integer_tensors(source):
         if size and size + tensor.nbytes > _SHARD_BYTES:
@@ -116,12 +128,14 @@ def write_integers(
         file = f"model-{len(files) + 1:05}.safetensors"
         shards[-1][stored[name]] = tensor.contiguous()
         place[stored[name]] = file
+        digests[stored[name]] = tensor_digest(tensor)
         size += tensor.nbytes
     last = out / ("model.safetensors" if not files else f"model-{len(files) + 1:05}.safetensors")
     files.append(_write_shard(shards[-1], last))
     if len(files) > 1:
         write_json(out / "model.safetensors.index.json", {"metadata": {}, "weight_map": place})
-    write_json(out / "config.json", {**values, "arithmetic": VERSION, "weight_format": source.form.name})
+    about = VERSION, source.form.name, fingerprint({}, digests)
+    write_json(out / "config.json", {**values, **dict(zip(FORMAT_KEYS, about, strict=True))})
     for file in _BESIDE:
         if (tokenizer_of / file).is_file():
             shutil.copyfile(tokenizer_of / file, out / file)

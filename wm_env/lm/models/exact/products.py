@@ -81,8 +81,10 @@ class Product:
         if self.size[1] <= _FLOAT32_COLUMNS:
             y = self._multiplied(operand, slice(None)).to(torch.float32)  # below 2^24 each
             return torch.add(y[rows:], y[:rows], alpha=256)
-        y = self._sum(operand, torch.float64)
-        return torch.add(y[rows:], y[:rows], alpha=256).to(torch.float32)
+        y = self._multiplied(operand, slice(None)) if self._kind == "int8" else self._sum(operand, torch.float64)
+        # The kernel computes in float64 and stores float32, whatever the low halves are stored in.
+        whole = torch.empty((rows, self.size[0]), dtype=torch.float32, device=operand.device)
+        return torch.add(y[rows:], y[:rows].to(torch.float64), alpha=256, out=whole)
 
     def _sum(self, operand: Tensor, dtype: torch.dtype) -> Tensor:
         """The sum over the parts of the columns; a single part is as it is."""

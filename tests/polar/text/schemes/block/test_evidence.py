@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polar.text.arithmetic import Receiver
-from polar.text.derivation import MessageKeys
-from polar.text.keys import Key
-from polar.text.schemes.block.answers import RecordedPool
+from polar.text.keys.derivation import MessageKeys
+from polar.text.keys.key import Key
 from polar.text.schemes.block.evidence import log2_evidence
 from polar.text.vocabulary import Vocabulary
+from wm_env.lm.pools.candidates import Pool
 
 STRINGS = [b"a", b"ab", b"abb", b"b", b"ba", b"a"]
 VOCABULARY = Vocabulary(dict(enumerate(STRINGS)))
@@ -22,7 +22,10 @@ def pool_of(draws, model):
     for block in draws:
         first.setdefault(b"".join(STRINGS[token] for token in block), block)
     mass = {text: sum(model[x] for x in set(draws) if text_of(x) == text) for text in first}
-    return RecordedPool(
+    return Pool(
+        exact=False,
+        merged=0,
+        dropped=0,
         tokens=np.array(list(first.values())),
         text=tuple(first),
         cover=np.full(len(first), np.nan),
@@ -53,7 +56,7 @@ def test_keys_that_made_no_text_find_evidence_1_at_most_in_the_mean(text, seed):
 
 def test_evidence_by_hand():
     """In "abbab" begin "abb" (first), "ab", and two "a"; then "ab" and two "a"."""
-    pool = RecordedPool(np.array([[1, 3], [2, 5]]), (b"abb", b"abba"), np.ones(2), np.log2([0.001, 0.01]))
+    pool = Pool(np.array([[1, 3], [2, 5]]), np.log2([0.001, 0.01]), np.ones(2), (b"abb", b"abba"), False, 0, 0)
     assert 2.0 ** log2_evidence(VOCABULARY, pool, 0, 64, b"abbab") == pytest.approx(
         (0.25 * 0.75) * (0.75 * 0.25) / (64 * 0.001)
     )

@@ -10,11 +10,11 @@ from agents.planner.coded import plan_coded
 from polar.code.codec import code_channel
 from polar.code.construction import BlockCode
 from polar.text.arithmetic import Receiver, Sender
-from polar.text.derivation import MessageKeys
-from polar.text.keys import Key
+from polar.text.keys.derivation import MessageKeys
+from polar.text.keys.key import Key
 from polar.text.scheme import NoMessageError
-from polar.text.schemes.block.answers import RecordedPool
 from polar.text.schemes.block.walk import CIRCLE, make_code, prefix_groups, walk
+from wm_env.lm.pools.candidates import Pool
 from wm_env.tree import StateTree, TreeBlock, TreeMeta
 
 KEY = Key(bytes(range(32)))
@@ -23,7 +23,8 @@ KEY = Key(bytes(range(32)))
 def pool_of(texts, cover):
     with np.errstate(divide="ignore"):
         log2_prob = np.log2(cover)
-    return RecordedPool(np.arange(len(texts))[:, None], tuple(texts), np.array(cover, dtype=np.float64), log2_prob)
+    tokens = np.arange(len(texts))[:, None]
+    return Pool(tokens, log2_prob, np.array(cover, dtype=np.float64), tuple(texts), exact=False, merged=0, dropped=0)
 
 
 def pool_of_draws(draws):

@@ -4,15 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from polar.text.schemes.parallel.step import (
-    draw_labels,
-    draw_tokens,
-    label_masses,
-    place_points,
-    read_bits,
-    token_label,
-    vocabulary_labels,
-)
+from polar.text.schemes.parallel.labels import read_bits, token_label, vocabulary_labels
+from polar.text.schemes.parallel.step import draw_labels, draw_tokens, label_masses, place_points
 
 LAWS = np.array([[0.5, 0.2, 0.2, 0.1], [0.05, 0.05, 0.3, 0.6]])
 LABELS = np.array([0, 1, 1, 2])

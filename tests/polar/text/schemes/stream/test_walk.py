@@ -9,8 +9,8 @@ from scipy.stats import chisquare
 from tables import TableLaw
 
 from polar.text.arithmetic import MessageTooLongError, NoEntropyError, Receiver, Sender
-from polar.text.derivation import MessageKeys
-from polar.text.keys import Key
+from polar.text.keys.derivation import MessageKeys
+from polar.text.keys.key import Key
 from polar.text.scheme import NoMessageError
 from polar.text.schemes.stream.walk import RARE, finish_token, walk
 from polar.text.vocabulary import Vocabulary
@@ -131,7 +131,7 @@ def test_where_the_text_tells_in_the_end_no_shared_randomness_is_needed():
     """After "xy" the tokens may be x, y.. or xy; the third letter tells."""
     vocabulary = Vocabulary(dict(enumerate([b"x", b"xy", b"yz", b"w"])))
     follows = {(): (b"x", b"xy"), 0: (b"yz",), 1: (b"w",), 2: (b"x", b"xy"), 3: (b"x", b"xy")}
-    keys = MessageKeys(Key(bytes(range(32))), 0, "stream")
+    keys = MessageKeys(Key(bytes(range(32))), 0, b"stream")
     asked = []
 
     def law_of(tokens):
@@ -154,7 +154,7 @@ def test_readings_that_the_text_never_tells_apart_stay_few():
     """The tokens a and aa make every text of a's in ever more ways."""
     vocabulary = Vocabulary(dict(enumerate([b"a", b"aa", b"b"])))
     law = WordLaw(vocabulary, (b"a", b"aa", b"b"))
-    keys = MessageKeys(Key(bytes(range(32))), 0, "stream")
+    keys = MessageKeys(Key(bytes(range(32))), 0, b"stream")
     asked = []
     receiver = Receiver(b"a" * 400, keys)
     with pytest.raises(NoMessageError):
@@ -169,7 +169,7 @@ random_strings = st.lists(
 
 
 def transmit(vocabulary, seed, message, nonce):
-    keys = MessageKeys(Key(bytes(range(32))), nonce, "stream")
+    keys = MessageKeys(Key(bytes(range(32))), nonce, b"stream")
 
     def law_of(tokens):
         return TableLaw(vocabulary, seed, tokens)
@@ -225,7 +225,7 @@ def test_texts_of_random_keys_have_the_model_s_law():
     }
     counts = dict.fromkeys(expected, 0)
     for nonce in range(3000):
-        keys = MessageKeys(Key(bytes(range(32))), nonce, "stream")
+        keys = MessageKeys(Key(bytes(range(32))), nonce, b"stream")
         tokens, _ = walk(vocabulary, keys, BriefSender(keys), lambda tokens: laws[tokens[-1:]])
         counts[tokens[:2]] += 1
     common = [pair for pair, probability in expected.items() if 3000 * probability >= 5]
@@ -237,7 +237,7 @@ def test_texts_of_random_keys_have_the_model_s_law():
 def test_a_changed_letter_gives_no_other_message():
     vocabulary = Vocabulary(TOKENS)
     message, _, text = transmit(vocabulary, b"edit", b"ok", 7)
-    keys = MessageKeys(Key(bytes(range(32))), 7, "stream")
+    keys = MessageKeys(Key(bytes(range(32))), 7, b"stream")
     outcomes = set()
     for position in range(len(text)):
         for letter in b"abc x":

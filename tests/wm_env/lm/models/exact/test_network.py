@@ -7,7 +7,17 @@ import torch
 from exact_networks import DREAM, LLADA, TIED, WIDE, random_network, reading
 from torch import Tensor
 
-from wm_env.lm.models.exact.law import BANNED, TICK_BITS, bits_of, log2_ticks, masses
+from wm_env.lm.models.exact.functions import exp2
+from wm_env.lm.models.exact.law import (
+    BANNED,
+    TICK_BITS,
+    bits_of,
+    log2_sum,
+    log2_ticks,
+    masses,
+    probabilities,
+    renormalised,
+)
 from wm_env.lm.models.exact.network import ExactNetwork
 from wm_env.lm.models.exact.products import Kind, NotExactError, exact_kinds
 from wm_env.lm.models.exact.quantise import W8, W24, Form
@@ -169,3 +179,20 @@ def test_logits_that_are_no_numbers_are_refused() -> None:
             log2_ticks(torch.tensor([[0.0, bad]]), 1.0)
     with pytest.raises(ValueError, match="no finite number"):
         log2_ticks(torch.tensor([[0.0, 1.0]]), 1e-320)
+
+
+def test_sums_over_a_law_are_those_of_whole_numbers() -> None:
+    """Python's integers of any size, from the same powers of two."""
+    generator = torch.Generator().manual_seed(7)
+    for terms in (1, 2, 20, 3000):
+        bits = -40 * torch.rand(3, terms, dtype=torch.float64, generator=generator)
+        fine = 62 - terms.bit_length()
+        for row, total, cover in zip(bits, log2_sum(bits), renormalised(bits), strict=True):
+            weights = [round(float(x)) for x in exp2(row - row.max()) * 2.0**fine]
+            assert cover.tolist() == [float(weight) / float(sum(weights)) for weight in weights]
+            assert float(total) == pytest.approx(math.log2(sum(2.0 ** float(x) for x in row)), abs=1e-12)
+            order = torch.randperm(terms, generator=generator)
+            assert float(log2_sum(row[order])) == float(total)
+        assert torch.equal(log2_sum(bits[:, :1]), bits[:, 0])
+    single = probabilities(torch.tensor([0.0, -1.0, -60.0, -torch.inf], dtype=torch.float64))
+    assert single.tolist() == [1.0, 0.5, 0.0, 0.0]

@@ -1,0 +1,191 @@
+"""The planner behind a channel: labels and marginals that climb I(U;Y) - I(U;S) within a budget, over all blocks.
+
+With a posterior r_b(u|y) of its own for every block the rate is the maximum over r of E[log2 r(U|Y) - log2 P(U|S)]. For
+a fixed r every state contributes by itself, and a minorant of that (H(U|S) is at least its tangent less a divergence,
+by data processing) is maximised in closed form, backwards over the blocks with a multiplier beta for the budget:
+
+    l(u,x) = sum_y K(y|x,s) log2 r(u|y),    a(x) = sum_u P(u,x|s) 2^(l(u,x)) / P(u|s),
+    q = argmax H(q) + sum_x q(x) (log2 a(x) + value to go) - beta V(q, p),    P(u|x,s) ~ P(u,x|s) 2^(l(u,x)) / P(u|s).
+
+So the rate less beta times the cost never falls. It is not concave: the plan is a law, and `wm_env.criteria.noise`
+bounds all laws. It starts at a proper colouring, where U tells X, with a little of every other label.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wm_env.coded import label_bits
+from wm_env.criteria.channel import BlockChannel, received_law
+from wm_env.criteria.costs import TOTAL_VARIATION
+from wm_env.information import LN2, entropy, measure, total_variation
+from wm_env.labels.colouring import colour_candidates
+from wm_env.law import BlockLaw, JointLaw, induced_cover, probs_given_state, roll_out, sum_by_symbol
+from wm_env.optimum import COST_RESOLUTION, check_budget
+from wm_env.tree import StateTree
+
+_STEPS = 12
+"""Halvings of the multiplier's interval."""
+_SPREAD = 1e-3
+"""Share of all labels in the labels of a candidate at the start."""
+_TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class NoisyPlan:
+    """A law with what it is worth behind the channel.
+
+    Attributes:
+        law: P(S,U,X) of every block.
+        multiplier: beta of the last climb, bits per unit of budget.
+        rate: sum_b gamma^b (I(U_b;Y_b) - I(U_b;S_b)) in bits, b = 1..B.
+        cost: sum_b gamma^b c_b of X, at most epsilon.
+    """
+
+    law: JointLaw
+    multiplier: float
+    rate: float
+    cost: float
+
+
+def plan_noisy(
+    tree: StateTree,
+    channels: Sequence[BlockChannel],
+    epsilon: float,
+    gamma: float = 1.0,
+    labels: int | None = None,
+    iterations: int = 40,
+    generator: torch.Generator | None = None,
+) -> NoisyPlan:
+    """A law of high rate behind the channel whose cost is at most `epsilon`.
+
+    Args:
+        tree: the states and their covers.
+        channels: of every block, see `wm_env.criteria.channel.tree_channels`.
+        epsilon: bound on sum_b gamma^b c_b, b = 1..B.
+        gamma: discount, in (0, 1].
+        labels: M, a power of two; by default the smallest that suffices for a proper colouring.
+        iterations: updates at each multiplier.
+        generator: source of a random start instead of a colouring, for tests of small problems.
+
+    Raises:
+        ValueError: a negative budget, a discount outside (0, 1], or labels that are no power of two.
+    """
+    check_budget(epsilon, gamma)
+    policies = _start(tree, labels, generator)
+    climb = _Climb(tree, tuple(channels), gamma)
+    if epsilon <= COST_RESOLUTION:
+        return climb.plan(climb.run(policies, torch.inf, iterations), torch.inf)
+    free = climb.run(policies, 0.0, iterations)
+    plan = climb.plan(free, 0.0)
+    if plan.cost <= epsilon:
+        return plan
+    low, high = 0.0, 64.0
+    best = climb.plan(climb.run(policies, torch.inf, iterations), torch.inf)
+    for _ in range(_STEPS):
+        multiplier = (low + high) / 2
+        policies = climb.run(policies, multiplier, iterations)
+        plan = climb.plan(policies, multiplier)
+        if plan.cost <= epsilon:
+            high = multiplier
+            best = plan if plan.rate > best.rate else best
+        else:
+            low = multiplier
+    return best
+
+
+class _Climb:
+    """A tree behind channels, with the update of all its laws."""
+
+    def __init__(self, tree: StateTree, channels: tuple[BlockChannel, ...], gamma: float) -> None:
+        self.tree = tree
+        self.channels = channels
+        self.gamma = gamma
+        self.covers = tuple(torch.from_numpy(block.cover) for block in tree.blocks)
+        self.children = tuple(torch.from_numpy(block.child) for block in tree.blocks)
+
+    def run(self, joint: tuple[Tensor, ...], multiplier: float, iterations: int) -> tuple[Tensor, ...]:
+        """`iterations` updates of P(u,x|s), shape (N, M, Q), of every block."""
+        for _ in range(iterations):
+            joint = self.update(joint, multiplier)
+        return joint
+
+    def update(self, joint: tuple[Tensor, ...], multiplier: float) -> tuple[Tensor, ...]:
+        """One update, backwards over the blocks; with an infinite multiplier the marginals are the cover."""
+        law = self.law(joint)
+        updated: list[Tensor] = []
+        value: Tensor | None = None
+        for number in reversed(range(len(joint))):
+            cover = self.covers[number]
+            given_state = probs_given_state(law.blocks[number])
+            exponent = self._evidence(law.blocks[number], self.channels[number])
+            top = exponent.amax(1, keepdim=True)
+            weight = given_state * torch.exp2(exponent - top) / law.blocks[number].p_label.clamp_min(_TINY)[:, :, None]
+            total = weight.sum(1)
+            worth = torch.where(cover > 0, total.clamp_min(_TINY).log() / LN2 + top[:, 0], 0)
+            bonus = worth if value is None else worth + self._ahead(number, value)
+            marginal = cover if multiplier == torch.inf else TOTAL_VARIATION.best_response(cover, bonus, multiplier)
+            value = entropy(marginal) + (marginal * bonus).sum(1)
+            if multiplier < torch.inf:
+                value = value - multiplier * total_variation(marginal, cover)
+            share = weight / total.clamp_min(_TINY)[:, None]
+            updated.append(marginal[:, None] * share)
+        return tuple(reversed(updated))
+
+    def law(self, joint: tuple[Tensor, ...]) -> JointLaw:
+        """The law of the conditionals P(u,x|s) of every block."""
+
+        def policy(number: int, _: Tensor) -> tuple[Tensor, Tensor]:
+            p_label = joint[number].sum(2)
+            given_label = joint[number] / p_label.clamp_min(_TINY)[:, :, None]
+            # A label that a state never uses gets the cover as its W.
+            used = (p_label > _TINY)[:, :, None]
+            rounded = given_label / given_label.sum(2, keepdim=True).clamp_min(_TINY)
+            return p_label / p_label.sum(1, keepdim=True), torch.where(used, rounded, self.covers[number][:, None])
+
+        return roll_out(self.tree, policy)
+
+    def plan(self, joint: tuple[Tensor, ...], multiplier: float) -> NoisyPlan:
+        """What the law is worth."""
+        law = self.law(joint)
+        rate, cost = 0.0, 0.0
+        for number, (block, channel) in enumerate(zip(law.blocks, self.channels, strict=True), 1):
+            rate += self.gamma**number * float(measure(received_law(block, channel)).rate)
+            of_state = total_variation(induced_cover(block), block.cover)
+            cost += self.gamma**number * float(block.state_probs @ of_state)
+        return NoisyPlan(law, multiplier, rate, cost)
+
+    def _ahead(self, number: int, value: Tensor) -> Tensor:
+        child = self.children[number]
+        return torch.where(child >= 0, self.gamma * value[child.clamp_min(0)], 0)
+
+    def _evidence(self, law: BlockLaw, channel: BlockChannel) -> Tensor:
+        """l(u,x) = sum_y K(y|x,s) log2 r(u|y), shape (N, M, Q)."""
+        received = received_law(law, channel)
+        joint = sum_by_symbol(
+            (received.state_probs[:, None] * received.p_label)[:, :, None] * received.p_candidate, received.symbol
+        )
+        log_posterior = (joint.clamp_min(_TINY) / joint.sum(1, keepdim=True).clamp_min(_TINY)).clamp_min(_TINY).log()
+        of_state = log_posterior[channel.output.clamp_min(0)] / LN2
+        return (channel.kernel @ of_state).mT
+
+
+def _start(tree: StateTree, labels: int | None, generator: torch.Generator | None) -> tuple[Tensor, ...]:
+    """P(u,x|s) of every block at the start."""
+    colours = [torch.from_numpy(colour_candidates(block)) for block in tree.blocks]
+    needed = max(int(colour.max()) + 1 for colour in colours)
+    count = 1 << (needed - 1).bit_length() if labels is None else labels
+    label_bits(count)
+    joints = []
+    for block, colour in zip(tree.blocks, colours, strict=True):
+        cover = torch.from_numpy(block.cover)
+        if generator is None:
+            share = torch.nn.functional.one_hot(colour.clamp_min(0) % count, count).double()
+            share = (1 - _SPREAD) * share + _SPREAD / count
+        else:
+            noise = torch.randn(*colour.shape, count, dtype=torch.float64, generator=generator)
+            share = (2 * noise).softmax(-1)
+        joints.append((cover[..., None] * share).mT.contiguous())
+    return tuple(joints)

@@ -1,0 +1,69 @@
+"""docs/extending.md: every example runs as it stands and does what the page says."""
+
+import importlib
+import re
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from repository import ROOT
+
+import train
+from agents.training import load_policy
+from agents.training.table import AGENTS, Row
+from wm_env.runs import load_run
+
+PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+EXAMPLES = {
+    section.splitlines()[0]: code
+    for section in PAGE.split("\n## ")[1:]
+    for code in re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S)[:1]
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_are_short(name):
+    assert len(EXAMPLES[name].splitlines()) <= (60 if name == "An agent" else 40)
+
+
+def test_an_agent_trains_from_the_command_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "random_search.py").write_text(EXAMPLES["An agent"])
+    monkeypatch.syspath_prepend(tmp_path)
+    line = re.search(r'`"search": (Row\(.*?\))`', PAGE).group(1).replace("agents.random_search", "random_search")
+    monkeypatch.setitem(AGENTS, "search", eval(line, {"Row": Row}))
+    sizes = ["--prompts", "2", "--candidates", "4", "--labels", "4", "--iterations", "60", "--epsilon", "0.5"]
+    run = tmp_path / "run"
+    monkeypatch.setattr(
+        sys, "argv", ["train.py", "--agent", "search", "--search.step", "0.2", "--run", str(run), *sizes]
+    )
+    assert train.main() == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{run}/law.safetensors: rate ")
+    rows = [row.split(",") for row in (run / "metrics.csv").read_text().splitlines()]
+    rate, cost = ([float(row[rows[0].index(f"eval/{name}")]) for row in rows[1:]] for name in ("rate", "cost"))
+    assert len(rate) == 7
+    assert rate[-1] - 20 * cost[-1] > rate[0] - 20 * cost[0]
+    finished = load_run(run)
+    env = gym.make("wm_env:CovertWatermarkEnv-v0", tree=finished.tree, prompts=2, candidates=4, labels=4)
+    observation, _ = env.reset()
+    np.testing.assert_allclose(
+        load_policy(run)(observation, env.unwrapped)[: len(finished.law.blocks[0].p_label), :, 0],
+        finished.law.blocks[0].p_label,
+        atol=1e-6,
+    )
+    importlib.invalidate_caches()
+
+
+def test_a_cost_is_kept_by_the_learner(capsys):
+    exec(compile(EXAMPLES["A cost"], "example", "exec"), {"__name__": "example"})
+    rate, cost = map(float, re.findall(r"(\d\.\d+)", capsys.readouterr().out)[:2])
+    assert rate > 3
+    assert cost < 0.03
+
+
+def test_an_objective_has_a_reward_a_bound_and_a_gradient(capsys):
+    exec(compile(EXAMPLES["An objective"], "example", "exec"), {"__name__": "example"})
+    reward, bound, rate = map(float, re.findall(r"(\d\.\d{4})", capsys.readouterr().out))
+    assert reward < bound
+    assert bound == pytest.approx(5.9194)
+    assert rate < bound
