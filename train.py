@@ -23,13 +23,13 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
+from wm_env.common.command import exit_code, quitting_on_interrupt, run_command, tell
 
 with quitting_on_interrupt(__name__):
     import tyro
 
     from agents.common.settings import RunSettings
-    from agents.table import AGENTS, agent_of, preset, preset_names
+    from agents.training.table import AGENTS, agent_of, preset, preset_names
     from wm_env.common.arguments import OptionalPath
     from wm_env.common.help import paragraph_help
 
@@ -51,6 +51,10 @@ class Options:
     """Go on with the run in the run folder from its checkpoint, with the settings it was started with."""
 
 
+_NAMING = ("objective", "cost", "message_bits")
+"""Settings that the name of a run folder depends on, beside agent and preset."""
+
+
 def main() -> int:
     """Parse, train, report; returns the exit code: 0 done, 1 failed, 2 bad input, 128 + n stopped by signal n."""
     with quitting_on_interrupt(__name__):
@@ -66,34 +70,33 @@ def main() -> int:
         from agents.training.loop import TrainingFailedError
         from agents.training.run import read_settings, resume_run, start_run, train
 
-    try:
+    def work() -> int:
         if early.resume:
-            folder = early.run or last_folder(Path("runs") / run_name(default, name))
+            named = {field: value for field in _NAMING if (value := getattr(early, field)) is not None}
+            folder = early.run or last_folder(Path("runs") / run_name(dataclasses.replace(default, **named), name))
             stored = read_settings(folder)
             run = resume_run(folder, stored, _parse(stored)[1])
         else:
             folder = options.run or next_folder(Path("runs") / run_name(settings, name))
             run = start_run(folder, settings, sys.argv)
-        evaluation = train(run)
+        try:
+            evaluation = train(run)
+        except InterruptedRunError as stop:
+            tell(str(stop))
+            return 128 + stop.signal_number
+        except TrainingFailedError as error:
+            tell(f"error: {error}")
+            return 1
         say(f"{run.folder.law}: {summary(evaluation, run.problem, run.objective)}")
-    except InterruptedRunError as stop:
-        tell(str(stop))
-        return 128 + stop.signal_number
-    except TrainingFailedError as error:
-        tell(f"error: {error}")
-        return 1
-    except (ValueError, OSError) as error:
-        return tell_failure(error)
-    except KeyboardInterrupt:
-        tell("interrupted")
-        return INTERRUPTED
-    return 0
+        return 0
+
+    return exit_code(work)
 
 
 def _early() -> argparse.Namespace:
     """What decides which options there are and what they default to, in --help too; wrong names are left for later."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for option in ("--preset", "--agent", "--objective"):
+    for option in ("--preset", "--agent", "--objective", "--cost", "--message-bits"):
         early.add_argument(option, nargs="?")
     early.add_argument("--run", nargs="?", type=Path)
     early.add_argument("--resume", action="store_true")

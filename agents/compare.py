@@ -28,7 +28,7 @@ with quitting_on_interrupt(__name__):
     from wm_env.common.files import check_output, reading
     from wm_env.common.intervals import mean_interval
     from wm_env.common.tables import align, with_interval
-    from wm_env.costs import Cost
+    from wm_env.criteria.costs import Cost
     from wm_env.optimum import FEASIBLE, percent_of_optimum, solve
     from wm_env.tree import StateTree
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
-from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
+from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
 
 with quitting_on_interrupt(__name__):
     import numpy as np
@@ -18,15 +18,15 @@ with quitting_on_interrupt(__name__):
 
     from agents.common.progress import say
     from agents.common.runs import RunFolder, read_config
-    from agents.table import AGENTS, settings_from_json
+    from agents.training.table import AGENTS, settings_from_json
     from wm_env.common.arguments import OptionalPath
     from wm_env.common.figures import Figure
     from wm_env.common.files import check_output, write_atomically
     from wm_env.common.json_values import read_as
-    from wm_env.costs import TOTAL_VARIATION, Cost, cost_of
+    from wm_env.criteria.costs import TOTAL_VARIATION, Cost, cost_of
+    from wm_env.criteria.objectives import Objective
     from wm_env.information import Totals, law_totals
     from wm_env.law import load_law
-    from wm_env.objectives import Objective
     from wm_env.optimum import Optimum, percent_of_optimum, solve
     from wm_env.tree import StateTree, load_tree
 
@@ -41,7 +41,7 @@ class RunResult:
     """What a run was after, and what it found.
 
     Attributes:
-        agent: a name of `agents.table.AGENTS`.
+        agent: a name of `agents.training.table.AGENTS`.
         epsilon: its bound on the cost.
         law: what its law achieves.
     """
@@ -181,22 +181,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Read runs and write the figure; returns the exit code: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     with quitting_on_interrupt(__name__):
         options = tyro.cli(Options, prog="python -m agents.frontier", args=arguments, description=Options.__doc__)
-    try:
-        tree, gamma, cost, runs = read_runs(options.runs)
-        out = options.out if options.out is not None else options.runs[0].parent / "frontier.png"
-        check_output(out, "choose another --out")
-        figure = frontier_figure(tree, runs, gamma, cost)
-        write_atomically(out, lambda temporary: figure.savefig(temporary, format="png", dpi=150))
-        for name, law in ((name, run.law) for name, run in runs.items()):
-            share = f"{percent_of_optimum(law.rate, solve(tree, law.cost, gamma, cost)):.2f} % of the optimum there"
-            say(f"{name}: rate {law.rate:.4f} bits, {cost.told(law.cost)}, {share}")
-        say(_spelt(out))
-    except (ValueError, OSError) as error:
-        return tell_failure(error)
-    except KeyboardInterrupt:
-        tell("interrupted")
-        return INTERRUPTED
-    return 0
+    return exit_code(lambda: _draw(options))
+
+
+def _draw(options: Options) -> None:
+    tree, gamma, cost, runs = read_runs(options.runs)
+    out = options.out if options.out is not None else options.runs[0].parent / "frontier.png"
+    check_output(out, "choose another --out")
+    figure = frontier_figure(tree, runs, gamma, cost)
+    write_atomically(out, lambda temporary: figure.savefig(temporary, format="png", dpi=150))
+    for name, law in ((name, run.law) for name, run in runs.items()):
+        share = f"{percent_of_optimum(law.rate, solve(tree, law.cost, gamma, cost)):.2f} % of the optimum there"
+        say(f"{name}: rate {law.rate:.4f} bits, {cost.told(law.cost)}, {share}")
+    say(_spelt(out))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ with quitting_on_interrupt(__name__):
 
     from agents.ppo_lagrangian.buffer import tree_advantages
     from wm_env.common.files import check_output, write_atomically
-    from wm_env.credit import COST, PARENT, RATE
+    from wm_env.criteria.credit import COST, PARENT, RATE
     from wm_env.optimum import FEASIBLE
     from wm_env.synthetic import synthetic_tree
     from wm_env.tensor_env import MarginalTensorEnv

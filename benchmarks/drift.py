@@ -26,7 +26,7 @@ with quitting_on_interrupt(__name__):
     from polar.text.channel import open_channel
     from polar.text.decoding import decode
     from polar.text.embedding import embed_with_retries
-    from polar.text.keys import Key
+    from polar.text.keys.key import Key
     from polar.text.schemes.block.walk import CIRCLE, PoolCode, make_code
     from polar.text.settings import Settings
     from wm_env.common.files import check_output, read_json, write_json

@@ -36,10 +36,10 @@ with quitting_on_interrupt(__name__):
     from polar.text.arithmetic import Receiver, Sender
     from polar.text.channel import Channel, open_channel
     from polar.text.decoding import decode
-    from polar.text.derivation import MessageKeys, message_keys, text_hash
     from polar.text.embedding import Embedded, embed_with_retries
     from polar.text.framing import CHECK_BITS, Message
-    from polar.text.keys import KEY_BYTES, Key
+    from polar.text.keys.derivation import MessageKeys, message_keys, text_hash
+    from polar.text.keys.key import KEY_BYTES, Key
     from polar.text.scheme import Scheme, Tokens, UnfitTextError
     from polar.text.schemes.block import Block
     from polar.text.schemes.block.answers import PoolAnswers
@@ -140,7 +140,7 @@ class Reading:
 
 
 def draw_key(rng: np.random.Generator) -> Key:
-    """A key for measurements; `polar.text.keys.new_key` makes real ones."""
+    """A key for measurements; `polar.text.keys.key.new_key` makes real ones."""
     return Key(rng.bytes(KEY_BYTES))
 
 

@@ -26,10 +26,10 @@ with quitting_on_interrupt(__name__):
 
     from agents.common.evaluation import evaluate_policy
     from agents.planner.rate import plan
-    from agents.primal_dual.agent import LearnerSettings
     from agents.primal_dual.algorithm import AutogradLagrangian, PrimalDual, initial_policy
     from agents.primal_dual.closed_form import ClosedFormLagrangian
-    from wm_env.objectives import Objective, make_objective
+    from agents.primal_dual.settings import LearnerSettings
+    from wm_env.criteria.objectives import Objective, make_objective
     from wm_env.problem import Problem
     from wm_env.synthetic import synthetic_tree
     from wm_env.tree import StateTree, shipped_tree

@@ -19,7 +19,7 @@ with quitting_on_interrupt(__name__):
     from scipy.stats import beta
 
     from agents.planner.coded import plan_coded
-    from polar.code.offset_coding import block_weights, decode_text, draw_offset, encode_text
+    from polar.text.offset_coding import block_weights, decode_text, draw_offset, encode_text
     from wm_env.common.arrays import Floats
     from wm_env.information import total_variation
     from wm_env.law import induced_cover, state_reach

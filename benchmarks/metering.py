@@ -12,7 +12,7 @@ from sharing import add
 
 from polar.text.arithmetic import Sender
 from polar.text.channel import Channel
-from polar.text.derivation import KeyStream, MessageKeys
+from polar.text.keys.derivation import KeyStream, MessageKeys
 from polar.text.scheme import Tokens
 from polar.text.schemes.stream.walk import finish_token, walk
 from polar.text.sources import QuantisedLaw, quantise, restrict

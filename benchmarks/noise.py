@@ -18,8 +18,8 @@ with quitting_on_interrupt(__name__):
     from agents.planner.noisy import plan_noisy
     from polar.code.construction import BlockCode
     from polar.evaluation.edits import edited_error_rates
-    from wm_env.channel import CHANNELS, tree_channels
-    from wm_env.theory.noise import noisy_rate_bound
+    from wm_env.criteria.channel import CHANNELS, tree_channels
+    from wm_env.criteria.noise import noisy_rate_bound
     from wm_env.tree import shipped_tree
 
 NOISES = (0.0, 0.01, 0.05, 0.1, 0.2)

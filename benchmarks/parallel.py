@@ -25,9 +25,9 @@ with quitting_on_interrupt(__name__):
     from polar.code.transform import polar_transform
     from polar.text.channel import Channel, open_channel
     from polar.text.decoding import decode_with_tokenizer
-    from polar.text.derivation import message_keys
     from polar.text.framing import BitString, make_frame
-    from polar.text.keys import KEY_BYTES, Key
+    from polar.text.keys.derivation import message_keys
+    from polar.text.keys.key import KEY_BYTES, Key
     from polar.text.scheme import Tokens, Writing
     from polar.text.schemes.parallel import Parallel
     from polar.text.schemes.parallel import writing as parallel

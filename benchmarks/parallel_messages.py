@@ -27,7 +27,7 @@ with quitting_on_interrupt(__name__):
     from polar.text.decoding import decode_with_tokenizer
     from polar.text.embedding import embed_with_retries
     from polar.text.framing import BitString
-    from polar.text.keys import KEY_BYTES, Key
+    from polar.text.keys.key import KEY_BYTES, Key
     from polar.text.schemes.parallel import Parallel
     from polar.text.settings import LawSettings, Settings
     from polar.text.sources import open_vocabulary

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from polar.text.arithmetic import Receiver, Sender
 from polar.text.channel import Channel, open_channel
-from polar.text.derivation import KeyStream, MessageKeys
-from polar.text.keys import KEY_BYTES, Key
+from polar.text.keys.derivation import KeyStream, MessageKeys
+from polar.text.keys.key import KEY_BYTES, Key
 from polar.text.scheme import Tokens
 from polar.text.schemes.block import Block
 from polar.text.schemes.block import walk as block

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from polar.text.keys import Key
+from polar.text.keys.key import Key
 from polar.text.schemes.robust.reader import Receiver
 from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.schemes.robust.words import as_letters

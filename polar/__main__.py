@@ -20,8 +20,8 @@ from wm_env.common.command import INTERRUPTED, is_closed, quitting_on_interrupt,
 with quitting_on_interrupt(__name__):
     import tyro
 
-    from polar.text.keys import load_key, new_key, save_key
-    from polar.text.options import Command, Decode, Detect, Embed, Keygen, read_input
+    from polar.text.command_line.options import Command, Decode, Detect, Embed, Keygen, read_input
+    from polar.text.keys.key import load_key, new_key, save_key
 
 DONE, FAILED, NO_MESSAGE = 0, 1, 3
 
@@ -71,7 +71,7 @@ def _embed(options: Embed) -> int:
     _check_output()
     key, message, prompt = load_key(options.key), options.read_message(), options.model.read_prompt()
     with quitting_on_interrupt(__name__):
-        from polar.text.commands import embed
+        from polar.text.command_line.commands import embed
 
     embed(options, key, message, prompt)
     return DONE
@@ -84,7 +84,7 @@ def _decode(options: Decode) -> int:
     key, text = load_key(options.key), read_input(options.text_file)
     prompt = options.read_prompt()
     with quitting_on_interrupt(__name__):
-        from polar.text.commands import decode
+        from polar.text.command_line.commands import decode
 
     return DONE if decode(options, key, text, prompt) else NO_MESSAGE
 
@@ -95,7 +95,7 @@ def _detect(options: Detect) -> int:
     _check_output()
     key, text = load_key(options.key), read_input(options.text_file)
     with quitting_on_interrupt(__name__):
-        from polar.text.commands import detect
+        from polar.text.command_line.commands import detect
 
     return DONE if detect(options, key, text) else NO_MESSAGE
 

@@ -21,6 +21,6 @@ for _name, _arguments in TASKS.items():
     register(id=_name, entry_point=_SINGLE, vector_entry_point=_VECTOR, kwargs=_arguments, max_episode_steps=3)
 register(
     id=TEXT_ID,
-    entry_point="wm_env.text_env:CovertWatermarkText",
-    vector_entry_point="wm_env.text_env:CovertWatermarkTextVectorEnv",
+    entry_point="wm_env.texts.env:CovertWatermarkText",
+    vector_entry_point="wm_env.texts.env:CovertWatermarkTextVectorEnv",
 )

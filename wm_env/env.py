@@ -13,13 +13,13 @@ from gymnasium.spaces import Box, Dict, Discrete
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wm_env.channel import channels_of
 from wm_env.common.checks import integer, name_or_path, number, options_or_none, reals, seed_or_none
 from wm_env.common.threads import one_thread_after_fork
-from wm_env.costs import Cost, cost_of
+from wm_env.criteria.channel import channels_of
+from wm_env.criteria.costs import Cost, cost_of
+from wm_env.criteria.objectives import Objective, make_objective
 from wm_env.information import Measures
 from wm_env.law import BlockLaw, JointLaw, advance, induced_cover
-from wm_env.objectives import Objective, make_objective
 from wm_env.optimum import RateBound, check_budget
 from wm_env.problem import Problem, open_tree, split_prompts
 from wm_env.spaces import TOLERANCE, ProductOfSimplices
@@ -88,10 +88,10 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
     | `blocks` | `None` | B, the first blocks of the tree; all of them by default |
     | `epsilon` | 0.1 | bound on sum_b gamma^b c_b; the environment reports, it does not enforce |
     | `gamma` | 1.0 | discount of the objective |
-    | `objective` | `"gp"` | `"gp"`, `"coded"`, or a `wm_env.objectives.Objective` |
+    | `objective` | `"gp"` | `"gp"`, `"coded"`, or a `wm_env.criteria.objectives.Objective` |
     | `message_bits` | `None` | message bits per block, for the coded objective only: 3 by default |
-    | `cost` | `"tv"` | `"tv"`, `"kl"`, or a `wm_env.costs.Cost` |
-    | `channel` | `None` | edits on the way to the decoder, `"erasure"` or `"substitution"`: `wm_env.channel` |
+    | `cost` | `"tv"` | `"tv"`, `"kl"`, or a `wm_env.criteria.costs.Cost` |
+    | `channel` | `None` | edits on the way to the decoder, `"erasure"` or `"substitution"`: `wm_env.criteria.channel` |
     | `noise` | 0.0 | chance that a token is edited; the reward is then I(U;Y) - I(U;S), the cost stays that of X |
     | `split` | `"all"` | `"train"`, `"test"` (every fifth prompt) or `"all"` |
     | `problem` | `None` | a `wm_env.problem.Problem`, in the place of the tree, its sizes, epsilon and gamma |
@@ -207,7 +207,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         p_label, p_candidate = repair_action(action, block.support, self._action_shape)
         law = BlockLaw(self._state_probs, block.cover, block.symbol, p_label, p_candidate)
         seen = self.objective(law)
-        measured = self.objective.measure(seen, self.problem.cost, self.problem.channels[len(self.laws)])
+        measured = self.objective.measure_behind(seen, self.problem.cost, self.problem.channels[len(self.laws)])
         self.laws, self._measured = (*self.laws, law), (*self._measured, measured)
         terminated = len(self.laws) == len(self.problem.blocks)
         if not terminated:

@@ -91,7 +91,7 @@ def kl_divergence(first: Tensor, second: Tensor, dim: int | tuple[int, ...] = -1
 def measure(law: BlockLaw, cost: StateCost | None = None) -> Measures:
     """All measures of a block; scalars, or one number per law of a batch.
 
-    `cost` is a `wm_env.costs.Cost` or the like, the total variation by default.
+    `cost` is a `wm_env.criteria.costs.Cost` or the like, the total variation by default.
 
     H(U,X) is taken as H(S,U,X) - H(S|U,X), of which the second term concerns shared symbols only: so the logarithms of
     the joint law are those of W, and the table P(x,u) is not needed for symbols that belong to one state.

@@ -8,8 +8,8 @@ problem in the q's:
     maximise sum_b gamma^b H_q(X_b|S_b)  subject to  sum_b gamma^b c_b <= epsilon,    c_b = E D(q(.|S_b), P(.|S_b)).
 
 With a multiplier beta it separates: the value to go of a state depends on nothing but the state, so Z is not needed
-on the way back, and every state has a closed form, the best response of the cost (`wm_env.costs`): the cover clipped
-between two multiples of 2^bonus if D is the total variation, the tilted cover if D is the KL divergence.
+on the way back, and every state has a closed form, the best response of the cost (`wm_env.criteria.costs`): the cover
+clipped between two multiples of 2^bonus if D is the total variation, the tilted cover if D is the KL divergence.
 
 M labels that are too few for a proper colouring reach less: the rate of a block, H(U|S) - H(U|X), is at most log2 M.
 """
@@ -22,10 +22,10 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
-from wm_env.colouring import colour_candidates
 from wm_env.common.arrays import Floats, Ints
-from wm_env.costs import TOTAL_VARIATION, Cost
+from wm_env.criteria.costs import TOTAL_VARIATION, Cost
 from wm_env.information import entropy
+from wm_env.labels.colouring import colour_candidates
 from wm_env.law import advance
 from wm_env.tree import StateTree
 

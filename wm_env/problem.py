@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from wm_env.channel import BlockChannel, channels_of
-from wm_env.costs import TOTAL_VARIATION, Cost
+from wm_env.criteria.channel import BlockChannel, channels_of
+from wm_env.criteria.costs import TOTAL_VARIATION, Cost
+from wm_env.criteria.noise import noisy_rate_bound
 from wm_env.optimum import Optimum, RateBound, rate_bound, solve
-from wm_env.theory.noise import noisy_rate_bound
 from wm_env.tree import StateTree, load_tree, shipped_tree
 
 SPLITS = ("all", "train", "test")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from wm_env.common.files import read_json
 from wm_env.common.json_values import read_as
-from wm_env.costs import TOTAL_VARIATION
+from wm_env.criteria.costs import TOTAL_VARIATION
 from wm_env.law import JointLaw, load_law
 from wm_env.tree import StateTree, load_tree
 
@@ -73,7 +73,7 @@ class RunTask:
     Attributes:
         epsilon: budget of the cost, sum_b gamma^b c_b; None: no budget is known.
         gamma: discount.
-        cost: name of the cost in `wm_env.costs`.
+        cost: name of the cost in `wm_env.criteria.costs`.
         message_bits: l of the coded objective; "auto": the length follows the state; None: the gp objective.
         dither_bits: d, bits of a block's key beyond the pad, with "auto".
     """

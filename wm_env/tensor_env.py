@@ -14,12 +14,12 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from wm_env.common.checks import integer, options_or_none, seed_or_none
-from wm_env.credit import COST, PARENT, RATE, parents
+from wm_env.criteria.credit import COST, PARENT, RATE, parents
+from wm_env.criteria.objectives import Objective
 from wm_env.env import CovertWatermarkEnv
 from wm_env.information import entropy
-from wm_env.labelling import is_injective, label_candidates, label_entropy
+from wm_env.labels.labelling import is_injective, label_candidates, label_entropy
 from wm_env.law import BlockLaw, SharedSymbols, advance, induced_cover, shared_symbols
-from wm_env.objectives import Objective
 from wm_env.spaces import TOLERANCE
 
 Observation = dict[str, Tensor]
@@ -37,7 +37,7 @@ class DeviceBlock:
         support: shape (N, Q, 1), bool.
         parent: for every state of the next block the state that leads to it, padded with -1 to the N of the space.
         shared: the symbols that several states share.
-        label: f(x) of `wm_env.labelling`, shape (N, Q), int64; None where it is injective on every state.
+        label: f(x) of `wm_env.labels.labelling`, shape (N, Q), int64; None where it is injective on every state.
         shown: the cover as it is observed, shape (1, N Q), float32, padded to the N of the space.
     """
 
@@ -177,7 +177,7 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
     def credit(self) -> dict[str, Tensor]:
         """`rate_by_state`, `cost_by_state` and `parent` of the last step, tensors (num_envs, N).
 
-        See `wm_env.credit.CreditByState`; they outlast an automatic reset.
+        See `wm_env.criteria.credit.CreditByState`; they outlast an automatic reset.
 
         Raises:
             gymnasium.error.ResetNeeded: nothing has been played.
@@ -290,11 +290,11 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
 
 
 class MarginalTensorEnv(TensorEnv):
-    """`TensorEnv` whose actions are logits of the marginal q(x|s), with the labels of `wm_env.labelling`.
+    """`TensorEnv` whose actions are logits of the marginal q(x|s), with the labels of `wm_env.labels.labelling`.
 
     The action is a flat `Box(-bound, bound, (N Q,))`: one softmax over the candidates that a state has, in float64. Its
-    rates and costs are those of the laws that `wm_env.marginals.MarginalLogits` makes of the same logits, without these
-    laws ever being written down: at 1000 states, 256 labels and 20 candidates, a 270th of the numbers.
+    rates and costs are those of the laws that `wm_env.labels.marginals.MarginalLogits` makes of the same logits,
+    without these laws ever being written down: at 1000 states, 256 labels and 20 candidates, a 270th of the numbers.
 
     Raises:
         ValueError: the coded objective, or a bound that is no number above 0.

@@ -13,9 +13,9 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wm_env.channel import BlockChannel, stack_channels
 from wm_env.common.checks import integer, options_or_none, reals, seed_or_none
-from wm_env.credit import COST, PARENT, RATE, parents
+from wm_env.criteria.channel import BlockChannel, stack_channels
+from wm_env.criteria.credit import COST, PARENT, RATE, parents
 from wm_env.env import CovertWatermarkEnv, Observation, info_values, repair_action, repair_laws
 from wm_env.information import Measures
 from wm_env.law import BlockLaw, SharedSymbols, advance, induced_cover, shared_symbols
@@ -139,12 +139,13 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
     def credit(self) -> dict[str, NDArray[Any]]:
         """`rate_by_state`, `cost_by_state` and `parent` of the last step, arrays (num_envs, N).
 
-        See `wm_env.credit.CreditByState`. They outlast an automatic reset; zero and -1 for copies that were reset.
+        See `wm_env.criteria.credit.CreditByState`. They outlast an automatic reset; zero and -1 for copies that were
+        reset.
         """
         shape = (self.num_envs, self._shape[0])
         found = {RATE: np.zeros(shape), COST: np.zeros(shape), PARENT: np.full(shape, -1)}
         for play in self._played:
-            rate, cost = self.single.objective.measure_by_state(play.law, self.single.problem.cost, play.channel)
+            rate, cost = self.single.objective.measure_by_state_behind(play.law, self.single.problem.cost, play.channel)
             found[RATE][play.copies, : len(rate)] = rate.T.numpy()
             found[COST][play.copies, : len(cost)] = cost.T.numpy()
             found[PARENT][play.copies] = parents(play.child, shape[1]).T.numpy()
@@ -167,7 +168,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         if number + 1 < len(self._stacked):
             following = advance(state_probs, induced_cover(law), block.child, self._shape[0])
             self._state_probs[:, torch.from_numpy(copies)] = following
-        measured = self.single.objective.measure(law, self.single.problem.cost, move.channel)
+        measured = self.single.objective.measure_behind(law, self.single.problem.cost, move.channel)
         self._number[copies] += 1
         self._cost_so_far[copies] += self.single.problem.gamma ** (number + 1) * measured.cost.numpy()
         return _Play(copies, law, measured, block.child, move.channel)

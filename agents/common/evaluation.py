@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from agents.common.policies import SoftmaxPolicy
-from wm_env.costs import COSTS, TOTAL_VARIATION, rounded
+from wm_env.criteria.costs import COSTS, TOTAL_VARIATION, rounded
+from wm_env.criteria.objectives import Objective
 from wm_env.information import Measures, discounted_totals, entropy, law_totals
 from wm_env.law import BlockLaw, JointLaw, Policy, roll_out
-from wm_env.objectives import Objective
 from wm_env.optimum import FEASIBLE, percent_of_optimum
 from wm_env.problem import Problem
 
@@ -53,7 +53,7 @@ def evaluate_law(problem: Problem, objective: Objective, policy: Policy) -> Eval
     sets = (chosen,) * len(rolled.blocks) if chosen else None
     law = JointLaw(rolled.blocks, rolled.block_length, rolled.tree, sets)
     measures = tuple(
-        objective.measure(objective(block), problem.cost, channel)
+        objective.measure_behind(objective(block), problem.cost, channel)
         for block, channel in zip(law.blocks, problem.channels, strict=True)
     )
     totals = discounted_totals(measures, problem.gamma)

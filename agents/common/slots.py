@@ -6,8 +6,8 @@ of these from the start; otherwise X would tell the decoder less about U than ab
 
 import numpy as np
 
-from wm_env.colouring import colour_candidates
 from wm_env.common.arrays import Ints
+from wm_env.labels.colouring import colour_candidates
 from wm_env.tree import TreeBlock
 
 

@@ -8,7 +8,7 @@ from agents.common.settings import AgentSettings, RunSettings
 
 if TYPE_CHECKING:
     from agents.common.learner import Learner
-    from wm_env.objectives import Objective
+    from wm_env.criteria.objectives import Objective
     from wm_env.problem import Problem
 
 

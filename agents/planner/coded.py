@@ -20,9 +20,9 @@ from agents.planner.open_shop import scheduled_channel
 from agents.planner.word_maps import confusable_states, map_words, pack_words, sharing_states, word_loads
 from wm_env.coded import coded_law
 from wm_env.common.arrays import Floats, Ints
+from wm_env.criteria.objectives import Coded
 from wm_env.information import law_totals
 from wm_env.law import BlockLaw, JointLaw, Policy, roll_out, state_reach
-from wm_env.objectives import Coded
 from wm_env.optimum import COST_RESOLUTION, check_budget
 from wm_env.theory.limits import distance_masses
 from wm_env.theory.steering import steered_limit

@@ -11,8 +11,8 @@ from agents.planner.adaptive import plan_adaptive
 from agents.planner.coded import plan_coded
 from agents.planner.noisy import plan_noisy
 from agents.planner.rate import plan
-from wm_env.costs import TOTAL_VARIATION
-from wm_env.objectives import Objective
+from wm_env.criteria.costs import TOTAL_VARIATION
+from wm_env.criteria.objectives import Objective
 from wm_env.problem import Problem
 
 

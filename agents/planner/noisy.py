@@ -7,8 +7,8 @@ by data processing) is maximised in closed form, backwards over the blocks with 
     l(u,x) = sum_y K(y|x,s) log2 r(u|y),    a(x) = sum_u P(u,x|s) 2^(l(u,x)) / P(u|s),
     q = argmax H(q) + sum_x q(x) (log2 a(x) + value to go) - beta V(q, p),    P(u|x,s) ~ P(u,x|s) 2^(l(u,x)) / P(u|s).
 
-So the rate less beta times the cost never falls. It is not concave: the plan is a law, and `wm_env.theory.noise` bounds
-all laws. It starts at a proper colouring, where U tells X, with a little of every other label.
+So the rate less beta times the cost never falls. It is not concave: the plan is a law, and `wm_env.criteria.noise`
+bounds all laws. It starts at a proper colouring, where U tells X, with a little of every other label.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wm_env.channel import BlockChannel, received_law
 from wm_env.coded import label_bits
-from wm_env.colouring import colour_candidates
-from wm_env.costs import TOTAL_VARIATION
+from wm_env.criteria.channel import BlockChannel, received_law
+from wm_env.criteria.costs import TOTAL_VARIATION
 from wm_env.information import LN2, entropy, measure, total_variation
+from wm_env.labels.colouring import colour_candidates
 from wm_env.law import BlockLaw, JointLaw, induced_cover, probs_given_state, roll_out, sum_by_symbol
 from wm_env.optimum import COST_RESOLUTION, check_budget
 from wm_env.tree import StateTree
@@ -63,7 +63,7 @@ def plan_noisy(
 
     Args:
         tree: the states and their covers.
-        channels: of every block, see `wm_env.channel.tree_channels`.
+        channels: of every block, see `wm_env.criteria.channel.tree_channels`.
         epsilon: bound on sum_b gamma^b c_b, b = 1..B.
         gamma: discount, in (0, 1].
         labels: M, a power of two; by default the smallest that suffices for a proper colouring.

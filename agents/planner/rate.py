@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 
 from wm_env.coded import label_bits
-from wm_env.colouring import colour_candidates, fewest_colours
 from wm_env.common.arrays import Ints
-from wm_env.costs import TOTAL_VARIATION, Cost
-from wm_env.labelling import label_law
+from wm_env.criteria.costs import TOTAL_VARIATION, Cost
+from wm_env.labels.colouring import colour_candidates, fewest_colours
+from wm_env.labels.labelling import label_law
 from wm_env.law import JointLaw, roll_out
 from wm_env.optimum import solve
 from wm_env.tree import StateTree

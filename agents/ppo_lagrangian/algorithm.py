@@ -54,7 +54,8 @@ class PPOLagrangian(PPO):
 
     Args:
         policy: `MarginalPolicy`, `LawPolicy` or a subclass.
-        env: for `MarginalPolicy` environments wrapped in `wm_env.marginals.MarginalLogits` and `CreditByState`, or
+        env: for `MarginalPolicy` environments wrapped in `wm_env.labels.marginals.MarginalLogits` and `CreditByState`,
+        or
             `agents.ppo_lagrangian.marginal_env.MarginalVecEnv`; for `LawPolicy` `LogitsToSimplices` and
             `CreditByState`, or `agents.ppo_lagrangian.vec_env.LogitVecEnv`.
         epsilon: the limit; by default the environment's.

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictRolloutBuffer
 from torch import Tensor
 
-from wm_env.credit import COST, PARENT, RATE
+from wm_env.criteria.credit import COST, PARENT, RATE
 
 Floats32 = NDArray[np.float32]
 
@@ -53,7 +53,7 @@ class StateRolloutBuffer(DictRolloutBuffer):
         """Add what `add` has no place for, before it is called for the same step.
 
         Args:
-            infos: of all environments, each with the arrays of `wm_env.credit.CreditByState`.
+            infos: of all environments, each with the arrays of `wm_env.criteria.credit.CreditByState`.
             state_values: Z(s) v(s) of rate and cost, shape (environments, N, 2).
             row_log_prob: shape (environments, N, R).
 
@@ -61,7 +61,7 @@ class StateRolloutBuffer(DictRolloutBuffer):
             KeyError: an info lacks the arrays.
         """
         if RATE not in infos[0]:
-            raise KeyError(f'info["{RATE}"] is missing: wrap the environment in wm_env.credit.CreditByState')
+            raise KeyError(f'info["{RATE}"] is missing: wrap the environment in wm_env.criteria.credit.CreditByState')
         self.state_rewards[self.pos, :, :, 0] = [info[RATE] for info in infos]
         self.state_rewards[self.pos, :, :, 1] = [info[COST] for info in infos]
         self.parent[self.pos] = [info[PARENT] for info in infos]

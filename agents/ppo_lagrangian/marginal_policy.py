@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from agents.ppo_lagrangian.policy import RowEvaluation, StateTable, look
 from wm_env.env import CovertWatermarkEnv
-from wm_env.labelling import label_candidates
-from wm_env.marginals import marginal_action
+from wm_env.labels.labelling import label_candidates
+from wm_env.labels.marginals import marginal_action
 
 OF_CANDIDATE, OF_STATE = 4, 4
 """Numbers that the networks see of a candidate and of a state."""
 
 
 class MarginalPolicy(ActorCriticPolicy):
-    """A Gaussian over the logits of q(x|s), for environments behind `wm_env.marginals.MarginalLogits`.
+    """A Gaussian over the logits of q(x|s), for environments behind `wm_env.labels.marginals.MarginalLogits`.
 
     The mean logits are ln P(x|s) + f(x, s): f = 0, the start, plays the cover. f is a small network that all
     candidates of all states share. It sees log2 P(x|s), also against the likeliest candidate and against H(X|s),

@@ -21,16 +21,16 @@ from agents.common.learner import Learner
 from agents.common.progress import say
 from agents.common.runs import RunFolder
 from agents.common.settings import RunSettings
-from agents.ppo_lagrangian.agent import PPOSettings
 from agents.ppo_lagrangian.algorithm import PPOLagrangian
 from agents.ppo_lagrangian.callbacks import evaluate_deterministic
 from agents.ppo_lagrangian.marginal_env import MarginalVecEnv
 from agents.ppo_lagrangian.marginal_policy import MarginalPolicy
 from agents.ppo_lagrangian.policy import LawPolicy
+from agents.ppo_lagrangian.settings import PPOSettings
 from agents.ppo_lagrangian.vec_env import LogitVecEnv
+from wm_env.criteria.objectives import Objective
 from wm_env.env import CovertWatermarkEnv
 from wm_env.law import save_law
-from wm_env.objectives import Objective
 from wm_env.problem import Problem, open_tree, split_prompts
 from wm_env.tree import save_tree, subset
 

@@ -14,10 +14,10 @@ from agents.common.checkpoints import COUNT, Entry, adam, checked, count, like, 
 from agents.common.multiplier import dual_ascent
 from agents.common.policies import SoftmaxPolicy, softmax_policy
 from agents.common.settings import PolicySettings
-from agents.primal_dual.agent import LearnerSettings
 from agents.primal_dual.row_adam import RowAdam
+from agents.primal_dual.settings import LearnerSettings
+from wm_env.criteria.objectives import Objective
 from wm_env.law import BlockLaw, advance, induced_cover
-from wm_env.objectives import Objective
 from wm_env.problem import BlockTensors, Problem
 
 
@@ -63,7 +63,7 @@ class AutogradLagrangian:
         state_probs = self.prior
         for number, block in enumerate(self.blocks):
             law = self.objective(BlockLaw(state_probs, block.cover, block.symbol, *policy(number)))
-            measured = self.objective.measure(law, self.cost, self.channels[number])
+            measured = self.objective.measure_behind(law, self.cost, self.channels[number])
             weight = self.gamma ** (number + 1)
             rate = rate + weight * measured.rate
             cost = cost + weight * measured.cost

@@ -6,10 +6,10 @@ the later blocks' objective with respect to Z'. The derivative of the whole obje
     g(s,u,x) = w log2 [P(u|x) / P(u|s)] - w beta d(s,x) + V'(child(s,x)),
 
 and a softmax turns it into Z P(u|s) W(x|u,s) (g - E[g|u,s]) for the logits of W and Z P(u|s) (E[g|u,s] - E[g|s]) for
-those of P(u|s). d is the slope of the cost (`wm_env.costs`), sign(P~(x|s) - P(x|s)) / 2 for the total variation. Where
-no other state has the token block x, P(u|x) = P(u|s) W(x|u,s) / P~(x|s), so the logits give the logarithm for free;
-only token blocks that states share need the table P(x,u). The value of a state, handed to the block before, is
-V = E[g|s] + w beta (sum_x P~(x|s) d(s,x) - D(s)), D(s) the state's divergence.
+those of P(u|s). d is the slope of the cost (`wm_env.criteria.costs`), sign(P~(x|s) - P(x|s)) / 2 for the total
+variation. Where no other state has the token block x, P(u|x) = P(u|s) W(x|u,s) / P~(x|s), so the logits give the
+logarithm for free; only token blocks that states share need the table P(x,u). The value of a state, handed to the block
+before, is V = E[g|s] + w beta (sum_x P~(x|s) d(s,x) - D(s)), D(s) the state's divergence.
 
 Under the coded objective the message word A = V_M* is uniform and U is drawn from P(u|A,s). Then P(u|s) above is
 2^-l P(u|A(u),s), a softmax within each word, and log2 [P(A|x) / 2^-l] stands for the first term of g.
@@ -31,10 +31,10 @@ from agents.common.policies import OUTSIDE, SoftmaxPolicy
 from agents.common.slots import candidate_slots
 from agents.primal_dual.algorithm import Outcome, tensors_on
 from wm_env.coded import label_bits
-from wm_env.costs import Cost
+from wm_env.criteria.costs import Cost
+from wm_env.criteria.objectives import Objective
 from wm_env.information import LN2
 from wm_env.law import advance
-from wm_env.objectives import Objective
 from wm_env.problem import BlockTensors, Problem
 
 CHUNK_BYTES = 1 << 22

@@ -8,10 +8,10 @@ from torch import Tensor
 from agents.common.evaluation import Evaluation, evaluate_policy
 from agents.common.learner import Learner
 from agents.common.settings import RunSettings
-from agents.primal_dual.agent import LearnerSettings
 from agents.primal_dual.algorithm import AutogradLagrangian, Gradient, PrimalDual, initial_policy
 from agents.primal_dual.closed_form import ClosedFormLagrangian
-from wm_env.objectives import Objective
+from agents.primal_dual.settings import LearnerSettings
+from wm_env.criteria.objectives import Objective
 from wm_env.problem import Problem
 
 

@@ -19,8 +19,8 @@ from agents.common.settings import RunSettings
 from agents.training.result import results, summary_of
 from wm_env.common.command import tell
 from wm_env.common.files import write_json
+from wm_env.criteria.objectives import Objective
 from wm_env.law import save_law
-from wm_env.objectives import Objective
 from wm_env.problem import Problem
 
 LONG = 60.0

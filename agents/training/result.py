@@ -7,7 +7,7 @@ from agents.common.checkpoints import Best
 from agents.common.evaluation import Evaluation
 from agents.common.runs import versions
 from agents.common.settings import RunSettings
-from wm_env.objectives import Objective
+from wm_env.criteria.objectives import Objective
 from wm_env.optimum import percent_of_optimum
 from wm_env.problem import Problem
 

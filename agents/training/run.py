@@ -19,12 +19,12 @@ from agents.common.runs import (
     read_config,
 )
 from agents.common.settings import AgentSettings, RunSettings
-from agents.table import AGENTS, agent_of, settings_from_json
 from agents.training.loop import fit
+from agents.training.table import AGENTS, agent_of, settings_from_json
 from wm_env.common.files import check_writable
 from wm_env.common.threads import torch_threads
-from wm_env.costs import cost_of
-from wm_env.objectives import Objective, make_objective
+from wm_env.criteria.costs import cost_of
+from wm_env.criteria.objectives import Objective, make_objective
 from wm_env.problem import Problem, open_tree, split_prompts
 from wm_env.tree import StateTree, load_tree, subset
 

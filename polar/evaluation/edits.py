@@ -14,7 +14,7 @@ from polar.code.codec import code_channel
 from polar.code.construction import BlockCode
 from polar.code.decoders import decision_table, label_evidence, word_evidence
 from polar.evaluation.exact import error_rates
-from wm_env.channel import BlockChannel
+from wm_env.criteria.channel import BlockChannel
 from wm_env.law import JointLaw
 
 
@@ -26,7 +26,7 @@ def edited_error_rates(
     Args:
         law: of every block.
         codes: of every block, without frozen bits beyond what memory allows.
-        channels: of every block, see `wm_env.channel.tree_channels`.
+        channels: of every block, see `wm_env.criteria.channel.tree_channels`.
     """
     rates = []
     for block, code, channel in zip(law.blocks, codes, channels, strict=True):

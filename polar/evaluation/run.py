@@ -25,7 +25,7 @@ from polar.evaluation.report import (
 from polar.evaluation.settings import EvaluationSettings
 from wm_env.common.figures import save_figure
 from wm_env.common.files import check_output, write_json
-from wm_env.costs import cost_of
+from wm_env.criteria.costs import cost_of
 from wm_env.information import law_totals, measure, text_total_variation
 from wm_env.law import JointLaw
 from wm_env.optimum import FEASIBLE

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
-from polar.text.derivation import KeyStream, MessageKeys
 from polar.text.framing import (
     LONGEST_HEADER,
     SHORT_HEADER,
@@ -31,6 +30,7 @@ from polar.text.framing import (
     make_frame,
     open_frame,
 )
+from polar.text.keys.derivation import KeyStream, MessageKeys
 from polar.text.scheme import Attempt, NoMessageError
 
 GUARD = 128

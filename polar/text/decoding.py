@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from polar.text.canonical import canonical_forms, decoded
-from polar.text.derivation import message_keys, text_hash
 from polar.text.framing import Message
-from polar.text.keys import Key
+from polar.text.keys.derivation import message_keys, text_hash
+from polar.text.keys.key import Key
 from polar.text.progress import Report, silence
 from polar.text.scheme import Readers
 from polar.text.settings import Settings

@@ -16,9 +16,9 @@ from polar.text.arithmetic import NoEntropyError
 from polar.text.canonical import is_own_form
 from polar.text.channel import Channel
 from polar.text.decoding import text_forms
-from polar.text.derivation import message_keys, text_hash
 from polar.text.framing import Message, frame_bits, payload_bits
-from polar.text.keys import Key
+from polar.text.keys.derivation import message_keys, text_hash
+from polar.text.keys.key import Key
 from polar.text.progress import Report, silence
 from polar.text.records import About, Record
 from polar.text.scheme import Cost, Tokens, UnfitTextError, Writing

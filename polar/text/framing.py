@@ -69,7 +69,7 @@ class Bits(Protocol):
 
 
 class FrameKeys(Protocol):
-    """What frames need of `polar.text.derivation.MessageKeys`."""
+    """What frames need of `polar.text.keys.derivation.MessageKeys`."""
 
     @property
     def check_bits(self) -> int:

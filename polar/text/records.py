@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from polar.text.derivation import check_nonce
+from polar.text.keys.derivation import check_nonce
 from polar.text.scheme import NoMessageError, Tokens
 from polar.text.settings import Settings, settings_from_json
 from wm_env.common.arrays import Ints

@@ -16,8 +16,8 @@ from polar.text.progress import Report, silence
 if TYPE_CHECKING:
     from polar.text.channel import Channel
     from polar.text.decoding import Decoded
-    from polar.text.derivation import MessageKeys
-    from polar.text.keys import Key
+    from polar.text.keys.derivation import MessageKeys
+    from polar.text.keys.key import Key
     from polar.text.records import Answers
     from polar.text.settings import Limits, Settings
     from wm_env.common.tensors import Arrays

@@ -3,7 +3,7 @@
 import codecs
 import re
 
-from polar.text.derivation import KeyStream
+from polar.text.keys.derivation import KeyStream
 from polar.text.scheme import Tokens
 from polar.text.schemes.stream.walk import LawAfter, finish_token
 from polar.text.settings import Ending

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from agents.ppo_lagrangian.agent import PPOSettings
-from agents.table import preset
+from agents.ppo_lagrangian.settings import PPOSettings
 from agents.training.run import start_run, train
+from agents.training.table import preset
 from wm_env.tree import save_tree
 
 TAGS = {

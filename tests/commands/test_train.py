@@ -19,7 +19,7 @@ from repository import ROOT
 
 from agents.common.runs import RunFolder, load_checkpoint
 from agents.planner.adaptive import plan_adaptive
-from agents.table import preset as preset_of
+from agents.training.table import preset as preset_of
 from polar.code.adaptive import AdaptiveSettings
 from polar.evaluation.adaptive import evaluate_adaptive
 from train import main
@@ -470,3 +470,13 @@ def test_ctrl_c_while_python_imports_shows_no_traceback(tmp_path):
             _, errors = process.communicate(timeout=300)
         assert process.returncode in (-signal.SIGINT, 130)
         assert "Traceback" not in errors
+
+
+def test_a_run_is_found_again_by_what_it_was_asked_for(small_tree_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = ["--preset", "smoke", "--tree", small_tree_file, *SMALL, "--cost", "kl", "--iterations", "10"]
+    assert train(*asked).code == 0
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["primal-dual-smoke-kl"]
+    done = train("--preset", "smoke", "--cost", "kl", "--resume", "--iterations", "20")
+    assert done.code == 0, done.err
+    assert int(load_checkpoint(RunFolder(tmp_path / "runs/primal-dual-smoke-kl"))[0]["iteration"]) == 20

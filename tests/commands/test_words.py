@@ -7,7 +7,7 @@ import tyro
 
 import evaluate
 from agents import frontier
-from polar.text.options import Decode, Embed
+from polar.text.command_line.options import Decode, Embed
 from wm_env.common.torchrun import world_size
 from wm_env.lm.build.options import BuildOptions
 

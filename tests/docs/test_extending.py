@@ -10,8 +10,8 @@ import pytest
 from repository import ROOT
 
 import train
-from agents.table import AGENTS, Row
 from agents.training import load_policy
+from agents.training.table import AGENTS, Row
 from wm_env.runs import load_run
 
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")

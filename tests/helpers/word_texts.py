@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from polar.text.keys import Key
+from polar.text.keys.key import Key
 from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.schemes.robust.words import as_letters
 from polar.text.schemes.robust.writer import Writer

@@ -11,8 +11,8 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import RecordEpisodeStatistics
 
 import wm_env
-from wm_env.costs import COSTS
-from wm_env.credit import CreditByState
+from wm_env.criteria.costs import COSTS
+from wm_env.criteria.credit import CreditByState
 from wm_env.env import CovertWatermarkEnv
 from wm_env.problem import Problem
 from wm_env.tree import subset

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from small_trees import uneven_tree
 
-from wm_env.costs import COSTS, clipped_law
+from wm_env.criteria.costs import COSTS, clipped_law
 from wm_env.optimum import Optimum, RateBound, percent_of_optimum, rate_bound, solve
 from wm_env.synthetic import synthetic_tree
 from wm_env.tree import StateTree, number_symbols

@@ -4,8 +4,8 @@ import pytest
 import torch
 from small_trees import uneven_tree
 
-from wm_env.credit import CreditByState
-from wm_env.marginals import MarginalLogits
+from wm_env.criteria.credit import CreditByState
+from wm_env.labels.marginals import MarginalLogits
 from wm_env.tensor_env import MarginalTensorEnv, TensorEnv
 from wm_env.tree import save_tree
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_trees import uneven_tree
 
-from wm_env.credit import CreditByState
+from wm_env.criteria.credit import CreditByState
 from wm_env.spaces import ProductOfSimplices
 from wm_env.tree import save_tree
 

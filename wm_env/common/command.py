@@ -108,6 +108,22 @@ def quitting_on_interrupt(module: str) -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def exit_code(work: Callable[[], int | None], on_interrupt: str = "interrupted") -> int:
+    """Do the work of a command; returns the exit code: its own or 0, 1 failed, 2 bad input, 130 interrupted.
+
+    Args:
+        work: what the command does once its options are known.
+        on_interrupt: the line that tells of Ctrl-C.
+    """
+    try:
+        return work() or 0
+    except (ValueError, OSError) as error:
+        return tell_failure(error)
+    except KeyboardInterrupt:
+        tell(on_interrupt)
+        return INTERRUPTED
+
+
 def tell_failure(error: Exception) -> int:
     """Print what ended a command as one line on standard error; returns the exit code: 1 failed, 2 bad input."""
     tell(f"error: {reason_of(error)}")

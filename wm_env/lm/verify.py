@@ -28,7 +28,7 @@ with quitting_on_interrupt(__name__):
     from polar.text.decoding import decode_with_tokenizer
     from polar.text.embedding import embed_with_retries
     from polar.text.framing import BitString
-    from polar.text.keys import Key
+    from polar.text.keys.key import Key
     from polar.text.schemes import load_schemes
     from polar.text.schemes.block import Block
     from polar.text.settings import LawSettings, Limits, Settings

@@ -5,7 +5,7 @@ p(x_b|s_b), and with any amount of shared key the success probability of l bits 
 
     U_n = sum min(p(x^n), 2^-l) = E min(1, 2^(I - l)),
 
-reached by `polar.code.offset_coding`; at total variation t of the whole text it is at most U_n + t. The total variation
+reached by `polar.text.offset_coding`; at total variation t of the whole text it is at most U_n + t. The total variation
 of a text whose blocks have the laws q is V(q^n, p^n) = E_p (1 - 2^D)+, D = sum_b log2 q(x_b|s_b) / p(x_b|s_b).
 
 The laws of the sums I and D are convolutions of one block's law on a grid. Every block's value is rounded down for one

@@ -10,7 +10,7 @@ from agents.planner.adaptive import plan_adaptive
 from agents.planner.rate import plan
 from agents.primal_dual.algorithm import initial_policy
 from wm_env.coded import word_probs
-from wm_env.objectives import make_objective
+from wm_env.criteria.objectives import make_objective
 from wm_env.problem import Problem
 
 

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from agents.common.settings import PolicySettings, RunSettings
-from agents.ppo_lagrangian.agent import PPOSettings
-from agents.primal_dual.agent import LearnerSettings
+from agents.ppo_lagrangian.settings import PPOSettings
+from agents.primal_dual.settings import LearnerSettings
 
 HUGE = 10**400
 """Python's integers may be larger than any float."""

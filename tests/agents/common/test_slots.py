@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from small_trees import uneven_tree
 
 from agents.common.slots import candidate_slots
-from wm_env.colouring import colour_candidates
+from wm_env.labels.colouring import colour_candidates
 from wm_env.synthetic import synthetic_tree
 
 

@@ -10,12 +10,12 @@ from small_trees import uneven_tree
 from agents.common.evaluation import evaluate_policy
 from agents.common.settings import PolicySettings
 from agents.planner.rate import Plan, plan
-from agents.primal_dual.agent import LearnerSettings
 from agents.primal_dual.algorithm import PrimalDual, initial_policy
 from agents.primal_dual.closed_form import ClosedFormLagrangian
+from agents.primal_dual.settings import LearnerSettings
+from wm_env.criteria.objectives import make_objective
 from wm_env.information import measure
 from wm_env.law import BlockLaw, JointLaw, check_conditionals, roll_out
-from wm_env.objectives import make_objective
 from wm_env.optimum import solve
 from wm_env.problem import Problem
 from wm_env.synthetic import synthetic_tree

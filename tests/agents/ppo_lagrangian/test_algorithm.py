@@ -18,7 +18,7 @@ from agents.ppo_lagrangian.buffer import tree_advantages
 from agents.ppo_lagrangian.callbacks import LawEvaluation
 from agents.ppo_lagrangian.policy import LawPolicy
 from agents.ppo_lagrangian.vec_env import LogitVecEnv
-from wm_env.credit import CreditByState
+from wm_env.criteria.credit import CreditByState
 from wm_env.information import measure, measure_by_state
 from wm_env.law import BlockLaw, load_law, save_law
 from wm_env.synthetic import synthetic_tree

@@ -9,11 +9,11 @@ from agents.ppo_lagrangian.callbacks import LawEvaluation
 from agents.ppo_lagrangian.marginal_env import MarginalVecEnv
 from agents.ppo_lagrangian.marginal_policy import MarginalPolicy
 from agents.ppo_lagrangian.shipped import SHIPPED, save_policy
-from agents.training import trained_policy
-from wm_env.credit import CreditByState
+from agents.training import load_policy
+from wm_env.criteria.credit import CreditByState
 from wm_env.env import CovertWatermarkEnv
 from wm_env.information import measure
-from wm_env.marginals import MarginalLogits
+from wm_env.labels.marginals import MarginalLogits
 from wm_env.synthetic import synthetic_tree
 from wm_env.tree import save_tree
 
@@ -124,7 +124,7 @@ class TestShipped:
     def test_they_act_on_problems_of_other_sizes(self, name):
         env = CovertWatermarkEnv(prompts=10, labels=32, candidates=12, split="test")
         observation, info = env.reset()
-        act, rate = trained_policy(name), 0.0
+        act, rate = load_policy(name), 0.0
         for _ in range(2):
             observation, reward, _, _, step = env.step(act(observation, env))
             rate += reward
@@ -139,8 +139,8 @@ class TestShipped:
         seen = {name: torch.as_tensor(value)[None] for name, value in observation.items()}
         with torch.no_grad():
             expected = model.policy.play(seen, env)
-        np.testing.assert_array_equal(trained_policy(tmp_path / "policy.safetensors")(observation, env), expected)
+        np.testing.assert_array_equal(load_policy(tmp_path / "policy.safetensors")(observation, env), expected)
 
     def test_bad_files(self, tmp_path):
         with pytest.raises(FileNotFoundError):
-            trained_policy("unknown")
+            load_policy("unknown")

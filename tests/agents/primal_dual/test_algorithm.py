@@ -11,9 +11,9 @@ from small_trees import uneven_tree
 from agents.common.policies import SoftmaxPolicy
 from agents.common.settings import PolicySettings
 from agents.common.slots import candidate_slots
-from agents.primal_dual.agent import LearnerSettings
 from agents.primal_dual.algorithm import AutogradLagrangian, PrimalDual, initial_policy
-from wm_env.objectives import make_objective
+from agents.primal_dual.settings import LearnerSettings
+from wm_env.criteria.objectives import make_objective
 from wm_env.problem import Problem
 
 SETTINGS = PolicySettings(embedding=4, label_spread=1.5)

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from small_trees import uneven_tree
 
 from agents.common.settings import PolicySettings
-from agents.primal_dual.agent import AGENT, LearnerSettings
+from agents.primal_dual.agent import AGENT
 from agents.primal_dual.algorithm import AutogradLagrangian, PrimalDual, initial_policy
 from agents.primal_dual.closed_form import ClosedFormLagrangian
-from wm_env.costs import COSTS
-from wm_env.objectives import Coded, make_objective
+from agents.primal_dual.settings import LearnerSettings
+from wm_env.criteria.costs import COSTS
+from wm_env.criteria.objectives import Coded, make_objective
 from wm_env.problem import Problem
 from wm_env.synthetic import synthetic_tree
 from wm_env.theory.limits import best_partition

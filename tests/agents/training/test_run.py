@@ -11,12 +11,12 @@ import torch
 from agents.common.log import TrainingLog
 from agents.common.runs import load_checkpoint, locked, read_config, run_name
 from agents.common.settings import PolicySettings, RunSettings
-from agents.ppo_lagrangian.agent import PPOSettings
 from agents.ppo_lagrangian.algorithm import PPOLagrangian
-from agents.primal_dual.agent import LearnerSettings
-from agents.table import preset
+from agents.ppo_lagrangian.settings import PPOSettings
+from agents.primal_dual.settings import LearnerSettings
 from agents.training.loop import TrainingFailedError
 from agents.training.run import read_settings, resume_run, start_run, train
+from agents.training.table import preset
 
 SMALL = dataclasses.replace(
     preset("smoke")[1], prompts=2, candidates=4, labels=4, iterations=4, constants=LearnerSettings(evaluate_every=2)

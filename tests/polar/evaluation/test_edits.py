@@ -9,7 +9,7 @@ from polar.code.construction import BlockCode
 from polar.evaluation.edits import edited_error_rates
 from polar.evaluation.exact import evaluate
 from polar.evaluation.settings import EvaluationSettings
-from wm_env.channel import tree_channels
+from wm_env.criteria.channel import tree_channels
 from wm_env.synthetic import synthetic_tree
 
 TREE = synthetic_tree(3, 2, 8, 8, 2.7, 0.25, 1)

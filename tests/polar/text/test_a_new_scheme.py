@@ -12,7 +12,7 @@ from polar.text import schemes
 from polar.text.channel import open_channel
 from polar.text.decoding import decode
 from polar.text.embedding import embed
-from polar.text.keys import Key
+from polar.text.keys.key import Key
 from polar.text.schemes import load_schemes
 from polar.text.settings import Settings, settings_from_json
 from wm_env.lm.models.load import load_lm

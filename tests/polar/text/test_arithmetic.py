@@ -15,9 +15,9 @@ from polar.text.arithmetic import (
     Receiver,
     Sender,
 )
-from polar.text.derivation import MessageKeys
 from polar.text.framing import parse_bits
-from polar.text.keys import Key
+from polar.text.keys.derivation import MessageKeys
+from polar.text.keys.key import Key
 from polar.text.scheme import NoMessageError
 
 KEYS = MessageKeys(Key(bytes(range(32))), 3, b"stream")

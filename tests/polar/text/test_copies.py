@@ -13,7 +13,7 @@ from tiny_lm import write_lm
 from polar.text.channel import open_channel
 from polar.text.decoding import decode
 from polar.text.embedding import embed_with_retries
-from polar.text.keys import Key
+from polar.text.keys.key import Key
 from polar.text.schemes.block import Block
 from polar.text.schemes.parallel import Parallel
 from polar.text.settings import LawSettings, Limits, Settings

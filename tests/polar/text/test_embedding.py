@@ -12,10 +12,10 @@ from tiny_lm import write_lm
 from polar.text.arithmetic import MessageTooLongError, NoEntropyError, Receiver, Sender
 from polar.text.channel import open_channel
 from polar.text.decoding import decode, decode_with_record, text_forms
-from polar.text.derivation import message_keys, text_hash
 from polar.text.embedding import embed, embed_with_retries
 from polar.text.framing import parse_bits
-from polar.text.keys import Key
+from polar.text.keys.derivation import message_keys, text_hash
+from polar.text.keys.key import Key
 from polar.text.records import RECORD_FORMAT, load_record, save_record
 from polar.text.scheme import NoMessageError, UnfitTextError
 from polar.text.schemes.block import Block

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from scipy.stats import chisquare
 
 from polar.text.arithmetic import Sender
-from polar.text.derivation import KeyStream, MessageKeys, message_keys, text_hash
-from polar.text.keys import Key
+from polar.text.keys.derivation import KeyStream, MessageKeys, message_keys, text_hash
+from polar.text.keys.key import Key
 from polar.text.schemes.block import Block
 from polar.text.schemes.parallel import Parallel
 from polar.text.schemes.stream import Stream

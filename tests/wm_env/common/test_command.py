@@ -10,7 +10,7 @@ import sys
 import pytest
 from repository import ROOT
 
-from polar.text.keys import Key, save_key
+from polar.text.keys.key import Key, save_key
 from wm_env.common.command import is_closed, is_system_failure, is_terminal, quitting_on_interrupt, tell, tell_failure
 
 COMMANDS = {

@@ -7,7 +7,7 @@ from repository import ROOT
 from tiny_lm import tokenizer_of, write_lm
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from polar.text.output import is_plain_text
+from polar.text.command_line.output import is_plain_text
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.tokenizer import TextTokenizer, byte_alphabet, read_text_tokenizer
 

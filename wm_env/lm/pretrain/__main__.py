@@ -5,7 +5,7 @@
 On several GPUs: `torchrun --nproc-per-node 4 -m wm_env.lm.pretrain ...`; without a GPU it trains on the CPU.
 """
 
-from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
+from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
 from wm_env.common.files import check_output, check_writable, reading
 
 with quitting_on_interrupt(__name__):
@@ -86,14 +86,11 @@ def main() -> int:
     """Command line: exit code 0 when done, 2 for bad options or texts, 1 if it fails later, 130 after Ctrl-C."""
     with quitting_on_interrupt(__name__):
         options = tyro.cli(Options, prog="python -m wm_env.lm.pretrain", config=(tyro.conf.OmitArgPrefixes,))
-    try:
+
+    def work() -> None:
         train(options)
-    except (ValueError, OSError) as error:
-        return tell_failure(error)
-    except KeyboardInterrupt:
-        tell("interrupted: give the same command with --resume to go on")
-        return INTERRUPTED
-    return 0
+
+    return exit_code(work, "interrupted: give the same command with --resume to go on")
 
 
 if __name__ == "__main__":

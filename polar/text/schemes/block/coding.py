@@ -13,8 +13,8 @@ from tqdm import tqdm
 from polar.text.arithmetic import Receiver
 from polar.text.canonical import is_start
 from polar.text.channel import Channel
-from polar.text.derivation import MessageKeys
 from polar.text.framing import Message, frame_bits
+from polar.text.keys.derivation import MessageKeys
 from polar.text.progress import Report
 from polar.text.records import recorded
 from polar.text.scheme import Attempt, Cost, NoMessageError, Reader, Tokens, UnfitTextError, Writing, Written

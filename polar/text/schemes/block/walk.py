@@ -24,7 +24,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from polar.text.arithmetic import ReadOption, Side
-from polar.text.derivation import KeyStream, MessageKeys
+from polar.text.keys.derivation import KeyStream, MessageKeys
 from polar.text.scheme import NoMessageError, Tokens
 from wm_env.common.arrays import Floats, Ints
 from wm_env.theory.limits import shared_key_success

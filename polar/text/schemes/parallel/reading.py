@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from polar.text.derivation import MessageKeys
+from polar.text.keys.derivation import MessageKeys
 from polar.text.progress import Report
 from polar.text.scheme import Attempt, Reader, Readers
 from polar.text.schemes.parallel.design import message_positions

@@ -10,13 +10,14 @@ of tokens that the sender draws. So the number of tokens says nothing about n. T
 no receiver needs them.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from polar.text.canonical import is_start
-from polar.text.derivation import KeyStream
 from polar.text.framing import frame_bits, make_frame
+from polar.text.keys.derivation import KeyStream
 from polar.text.scheme import Cost, Tokens, UnfitTextError, Writing, Written
-from polar.text.schemes.parallel import Parallel
 from polar.text.schemes.parallel.labels import read_bits, vocabulary_labels
 from polar.text.schemes.parallel.outer_code import LONGEST_CODEWORD, encode_frame
 from polar.text.schemes.parallel.reading import message_mask, tokenizer_readers
@@ -29,11 +30,14 @@ from wm_env.lm.models.marginals import marginals
 from wm_env.lm.text import spell
 from wm_env.lm.tokenizer import TextTokenizer
 
+if TYPE_CHECKING:
+    from polar.text.schemes.parallel import Parallel
+
 PLAIN_DRAWS = 63
 """Plain draws of a step by which the probability that something is drawn again is estimated."""
 
 
-def write(scheme: Parallel, writing: Writing) -> Written:
+def write(scheme: "Parallel", writing: Writing) -> Written:
     """As in `Scheme`; the text ends by the rule of this module."""
     frame = make_frame(writing.message, writing.keys)
     bits = coded_bits(encode_frame(frame, scheme.parity), writing, scheme)
@@ -51,7 +55,7 @@ def write(scheme: Parallel, writing: Writing) -> Written:
     )
 
 
-def coded_bits(codeword: bytes, writing: Writing, scheme: Parallel) -> Ints:
+def coded_bits(codeword: bytes, writing: Writing, scheme: "Parallel") -> Ints:
     """The codeword with the pad (xor), then key bits to the end of the last step, shape (steps, width).
 
     Raises:
@@ -72,7 +76,7 @@ def coded_bits(codeword: bytes, writing: Writing, scheme: Parallel) -> Ints:
     return digits.astype(np.int64).reshape(-1, width)
 
 
-def most_bytes(scheme: Parallel, most_tokens: int, check_bits: int) -> int | None:
+def most_bytes(scheme: "Parallel", most_tokens: int, check_bits: int) -> int | None:
     """Bytes of the longest message that so many tokens carry; None if they carry no message at all."""
     bits = most_tokens // scheme.positions * int(message_mask(scheme).sum())
     room = 8 * (min(bits // 8, LONGEST_CODEWORD) - scheme.parity)
@@ -89,7 +93,7 @@ class Pen:
         lost: bits that differ from what the message wanted there.
     """
 
-    def __init__(self, scheme: Parallel, writing: Writing, check: bytes) -> None:
+    def __init__(self, scheme: "Parallel", writing: Writing, check: bytes) -> None:
         """`check` is the check value of the message: the sender's draws depend on it."""
         keys = writing.keys
         self.tokens: Tokens = ()
@@ -143,7 +147,7 @@ class Pen:
         return Cost(min(1.0, bound), "the law of plain parallel sampling", estimated=True)
 
 
-def step_marginals(writing: Writing, scheme: Parallel, tokens: Tokens) -> Floats:
+def step_marginals(writing: Writing, scheme: "Parallel", tokens: Tokens) -> Floats:
     """The marginals of the step after `tokens`, shape (n, V); of a long text the model sees the end."""
     source, law = writing.channel.source, writing.channel.settings.law
     context = (source.prompt + tokens)[-(source.lm.max_length - scheme.positions) :]

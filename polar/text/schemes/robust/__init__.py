@@ -9,7 +9,7 @@ from wm_env.common.help import paragraph_help
 
 if TYPE_CHECKING:
     from polar.text.decoding import Decoded
-    from polar.text.keys import Key
+    from polar.text.keys.key import Key
     from polar.text.settings import Settings
     from wm_env.lm.tokenizer import TextTokenizer
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from polar.text.keys import Key
+from polar.text.keys.key import Key
 from polar.text.schemes.robust.messages import read_forms
 from polar.text.schemes.robust.reader import FIRST_NONCES, Receiver
 from polar.text.schemes.robust.settings import RobustSettings

@@ -3,12 +3,12 @@
 import html
 import re
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from polar.text.canonical import canonical, decoded
 from polar.text.decoding import Decoded
 from polar.text.framing import BitString, Message
-from polar.text.keys import Key
-from polar.text.schemes.robust import Robust
+from polar.text.keys.key import Key
 from polar.text.schemes.robust.reader import Reading, Receiver
 from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.settings import Settings
@@ -17,6 +17,9 @@ from wm_env.lm.tokenizer import TextTokenizer
 _TYPOGRAPHIC = str.maketrans(
     {"‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "‑": "-", "\u00a0": " ", "\u00ad": None}
 )
+
+if TYPE_CHECKING:
+    from polar.text.schemes.robust import Robust
 _QUOTE = re.compile(r"^[ \t]*(>[ \t]?)+", re.MULTILINE)
 _EMPHASIS = re.compile(r"(?<!\w)(\*\*|__|\*|_|`)(?=\S)(.+?)(?<=\S)\1(?!\w)")
 _ESCAPED = re.compile(r"\\([\\`*_{}\[\]()#+\-.!>])")
@@ -54,13 +57,13 @@ def plain_forms(text: str) -> list[str]:
     return [plain] if undone.strip() == plain.strip() else [undone, plain]
 
 
-def robust_settings(scheme: Robust, settings: Settings) -> RobustSettings:
+def robust_settings(scheme: "Robust", settings: Settings) -> RobustSettings:
     """The settings of the receiver."""
     return RobustSettings(scheme.payload_bits, settings.check_bits, scheme.clock, settings.sender)
 
 
 def find(
-    scheme: Robust, tokenizer: TextTokenizer, text: bytes, key: Key, settings: Settings, nonces: Iterable[int]
+    scheme: "Robust", tokenizer: TextTokenizer, text: bytes, key: Key, settings: Settings, nonces: Iterable[int]
 ) -> Decoded:
     """Look for a message in a file; between the least and the greatest of the nonces all are looked for."""
     tried = sorted(nonces)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from polar.text.keys import Key
+from polar.text.keys.key import Key
 from polar.text.schemes.robust.sampling import truncated
 from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.schemes.robust.tape import nonces_of

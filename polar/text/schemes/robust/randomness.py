@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from polar.text.keys import Key
+from polar.text.keys.key import Key
 from polar.text.schemes.robust.tape import SLOTS
 from wm_env.common.arrays import Ints
 

@@ -4,22 +4,21 @@
     receiver.decode(text).payload
 
 The pilots say where on the tape the text stands: first compared with the beginnings of the nonces, which is cheap, then
-anywhere (`polar.text.schemes.robust.finding`). `polar.text.schemes.robust.payload` does the rest.
+anywhere (`polar.text.schemes.robust.reading.finding`). `polar.text.schemes.robust.reading.payload` does the rest.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from polar.text.keys import Key
-from polar.text.schemes.robust.alignment import EDIT_MODELS, align, start_law
-from polar.text.schemes.robust.finding import Found, find_starts, mean_log2, scan
-from polar.text.schemes.robust.likelihood import load_likelihoods
-from polar.text.schemes.robust.payload import QUICK, THOROUGH, Attempt, read_payload
-from polar.text.schemes.robust.places import Place, Stretch
+from polar.text.keys.key import Key
 from polar.text.schemes.robust.randomness import LANES, Randomness
+from polar.text.schemes.robust.reading.alignment import EDIT_MODELS, align, start_law
+from polar.text.schemes.robust.reading.finding import Found, find_starts, mean_log2, scan
+from polar.text.schemes.robust.reading.likelihood import load_likelihoods
+from polar.text.schemes.robust.reading.payload import QUICK, THOROUGH, read_payload
+from polar.text.schemes.robust.reading.places import Place, Stretch
 from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.schemes.robust.tape import SEGMENT
 from polar.text.schemes.robust.words import SplitText, as_letters, split_text
@@ -145,25 +144,28 @@ class Receiver:
         marked = np.zeros(len(words.token))
         if not words.words:
             return Reading(0.0, 1.0, marked, spans)
-        scores, attempts, surest = [], 0, -math.inf
-        for look in (find_starts, scan):
-            found = look(self._randomness, self._tables, words, self.nonces)
-            scores.append(found.log2_evidence)
+        founds: list[Found] = []
+        attempts, surest = 0, -math.inf
+        for effort, look in ((QUICK, 0), (QUICK, 1), (THOROUGH, 0), (THOROUGH, 1)):
+            if look == len(founds):
+                founds.append((find_starts, scan)[look](self._randomness, self._tables, words, self.nonces))
+            found = founds[look]
             part = _part(words, found)
             text_part = _cut(words, part)
-            for nonce, attempt in self._attempts(text_part, found):
+            for word, _ in found.words:
+                place, begin = self._place(text_part, found, word)
+                attempt = read_payload(place, begin, effort, self.settings.check_bits)
                 attempts += attempt.compared
-                if attempt.payload is not None:
-                    marked[:] = 0.0
-                    marked[part] = attempt.alignment.kept[text_part.word]
-                    # What was not looked at counts as no evidence, for half of the weight.
-                    score = mean_log2([*scores, -math.inf][:2])
-                    p_value = min(1.0, 2 * 2.0**-score, 2 * attempts * 2.0**-attempt.check_log2)
-                    return Reading(score, p_value, marked, spans, attempt.payload, nonce, attempt.check_log2, attempts)
-                if attempt.alignment.log2_evidence > surest:
+                if attempt.payload is not None or attempt.alignment.log2_evidence > surest:
                     surest, marked[:] = attempt.alignment.log2_evidence, 0.0
                     marked[part] = attempt.alignment.kept[text_part.word]
-        score = mean_log2(scores)
+                if attempt.payload is not None:
+                    # What was not looked at counts as no evidence, for half of the weight.
+                    score = mean_log2([*(found.log2_evidence for found in founds), -math.inf][:2])
+                    p_value = min(1.0, 2 * 2.0**-score, 2 * attempts * 2.0**-attempt.check_log2)
+                    gain, nonce = attempt.check_log2, word // SEGMENT
+                    return Reading(score, p_value, marked, spans, attempt.payload, nonce, gain, attempts)
+        score = mean_log2([found.log2_evidence for found in founds])
         return Reading(score, min(1.0, 2 * 2.0**-score), marked, spans, attempts=attempts)
 
     def _split(self, text: str) -> tuple[list[tuple[int, int]], SplitText]:
@@ -171,13 +173,6 @@ class Receiver:
             raise ValueError(f"a text of {len(text)} characters: at most {MOST_CHARACTERS} are read, give a part of it")
         tokens, spans = self._tokenizer.encode_with_spans(text)
         return spans, split_text(tokens, self._letters, self.settings.by_token)
-
-    def _attempts(self, text: SplitText, found: Found) -> Iterator[tuple[int, Attempt]]:
-        """Quick tries of the likely nonces, then thorough ones."""
-        for effort in (QUICK, THOROUGH):
-            for word, _ in found.words:
-                place, begin = self._place(text, found, word)
-                yield word // SEGMENT, read_payload(place, begin, effort, self.settings.check_bits)
 
     def _place(self, text: SplitText, found: Found, word: int) -> tuple[Place, Floats]:
         """The text over the words of the tape that it may hold, and where it may begin."""

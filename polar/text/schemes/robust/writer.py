@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from polar.text.keys import Key
-from polar.text.schemes.robust.likelihood import race_times
+from polar.text.keys.key import Key
 from polar.text.schemes.robust.randomness import Randomness, Words
+from polar.text.schemes.robust.reading.likelihood import race_times
 from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.schemes.robust.tape import SEGMENT, SLOTS, levels
 from polar.text.schemes.robust.words import WordClock

@@ -1,11 +1,12 @@
 """The sender of the scheme `robust` in the commands: a text of so many tokens, then to the end of the sentence."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from polar.text.derivation import MessageKeys
+from polar.text.keys.derivation import MessageKeys
 from polar.text.progress import Report
 from polar.text.scheme import Attempt, Cost, Reader, Tokens, Writing, Written
-from polar.text.schemes.robust import Robust
 from polar.text.schemes.robust.messages import payload_of, robust_settings
 from polar.text.schemes.robust.reader import Receiver
 from polar.text.schemes.robust.words import as_letters
@@ -14,8 +15,11 @@ from polar.text.schemes.sending import MODEL_LAW, KeptLaws, given
 from polar.text.tail import LONGEST_REST, LONGEST_TAIL, ends_sentence, may_end
 from wm_env.lm.tokenizer import TextTokenizer
 
+if TYPE_CHECKING:
+    from polar.text.schemes.robust import Robust
 
-def write(scheme: Robust, writing: Writing) -> Written:
+
+def write(scheme: "Robust", writing: Writing) -> Written:
     """As in `Scheme`. Where the text stops depends on the text alone."""
     source, keys = writing.channel.source, writing.keys
     payload = payload_of(writing.message, scheme.payload_bits)
@@ -47,7 +51,7 @@ def _is_over(text: bytes, beyond: int, tail: int) -> bool:
     return beyond >= tail or ends_sentence(text)
 
 
-def _reader(writing: Writing, scheme: Robust) -> Reader:
+def _reader(writing: Writing, scheme: "Robust") -> Reader:
     """Reads the text that was written, with its own nonce alone."""
     tokenizer = TextTokenizer(writing.channel.source.lm.text_tokenizer.content)
     settings = robust_settings(scheme, writing.channel.settings)

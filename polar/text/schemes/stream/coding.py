@@ -4,7 +4,7 @@ from functools import lru_cache, partial
 
 from polar.text.arithmetic import Receiver
 from polar.text.channel import Channel
-from polar.text.derivation import MessageKeys
+from polar.text.keys.derivation import MessageKeys
 from polar.text.progress import Report
 from polar.text.scheme import Attempt, Cost, Reader, Tokens, Writing, Written
 from polar.text.schemes.sending import MODEL_LAW, KeptLaws, given, open_sender, write_end

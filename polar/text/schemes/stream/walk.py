@@ -42,7 +42,7 @@ from typing import Protocol
 import numpy as np
 
 from polar.text.arithmetic import ReadOption, Side
-from polar.text.derivation import KeyStream, MessageKeys
+from polar.text.keys.derivation import KeyStream, MessageKeys
 from polar.text.scheme import Tokens
 from polar.text.vocabulary import Node, Vocabulary
 from wm_env.common.arrays import Ints

@@ -11,7 +11,7 @@ from polar import __main__ as command
 from polar.text.channel import open_channel
 from polar.text.decoding import decode
 from polar.text.embedding import embed_with_retries
-from polar.text.keys import Key, save_key
+from polar.text.keys.key import Key, save_key
 from polar.text.schemes.block import Block
 from polar.text.schemes.stream import Stream
 from polar.text.settings import Settings

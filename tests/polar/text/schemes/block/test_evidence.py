@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polar.text.arithmetic import Receiver
-from polar.text.derivation import MessageKeys
-from polar.text.keys import Key
+from polar.text.keys.derivation import MessageKeys
+from polar.text.keys.key import Key
 from polar.text.schemes.block.evidence import log2_evidence
 from polar.text.vocabulary import Vocabulary
 from wm_env.lm.pools.candidates import Pool

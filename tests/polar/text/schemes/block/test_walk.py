@@ -10,8 +10,8 @@ from agents.planner.coded import plan_coded
 from polar.code.codec import code_channel
 from polar.code.construction import BlockCode
 from polar.text.arithmetic import Receiver, Sender
-from polar.text.derivation import MessageKeys
-from polar.text.keys import Key
+from polar.text.keys.derivation import MessageKeys
+from polar.text.keys.key import Key
 from polar.text.scheme import NoMessageError
 from polar.text.schemes.block.walk import CIRCLE, make_code, prefix_groups, walk
 from wm_env.lm.pools.candidates import Pool

@@ -14,10 +14,10 @@ from tiny_lm import write_lm
 from polar.__main__ import main
 from polar.text.channel import open_channel
 from polar.text.decoding import decode, decode_with_tokenizer
-from polar.text.derivation import MessageKeys, message_keys
 from polar.text.embedding import embed
 from polar.text.framing import BitString, frame_bits
-from polar.text.keys import Key, save_key
+from polar.text.keys.derivation import MessageKeys, message_keys
+from polar.text.keys.key import Key, save_key
 from polar.text.scheme import Writing
 from polar.text.schemes.parallel import Parallel
 from polar.text.schemes.parallel.reading import message_mask

@@ -6,7 +6,7 @@ from word_texts import mini_tokenizer, write_words
 from polar.__main__ import main
 from polar.text.decoding import decode_with_tokenizer
 from polar.text.framing import BitString
-from polar.text.keys import Key, save_key
+from polar.text.keys.key import Key, save_key
 from polar.text.schemes.robust import Robust
 from polar.text.schemes.robust.batch import RowReader
 from polar.text.schemes.robust.messages import message_of, payload_of, plain_forms

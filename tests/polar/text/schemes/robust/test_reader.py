@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from word_texts import letters, mini_tokenizer, word_tokens, write_words
 
-from polar.text.keys import Key
+from polar.text.keys.key import Key
 from polar.text.schemes.robust.reader import MOST_CHARACTERS, Receiver
 from polar.text.schemes.robust.settings import RobustSettings
 
@@ -147,7 +147,7 @@ def test_p_values_hold_over_keys_for_one_text():
 
 def test_the_receiver_imports_no_torch():
     program = (
-        "import sys; from polar.text.schemes.robust.reader import Receiver; from polar.text.keys import Key\n"
+        "import sys; from polar.text.schemes.robust.reader import Receiver; from polar.text.keys.key import Key\n"
         "from wm_env.lm.models.folder import EMBEDDED; from wm_env.lm.tokenizer import read_text_tokenizer\n"
         "from polar.text.schemes.robust.batch import RowReader\n"
         "print(Receiver(Key(bytes(32)), read_text_tokenizer(EMBEDDED), nonces=range(2)).decode('a b').payload)\n"

@@ -3,7 +3,7 @@ import pytest
 import torch
 from word_texts import letters, mini_tokenizer, toy_law, write_words
 
-from polar.text.keys import Key
+from polar.text.keys.key import Key
 from polar.text.schemes.robust.processor import CovertWatermark
 from polar.text.schemes.robust.reader import Receiver
 from polar.text.schemes.robust.sampling import Sampling, truncated, write_confident, write_forward

@@ -5,9 +5,9 @@ import pytest
 from scipy.stats import chisquare, kstest
 from word_texts import letters
 
-from polar.text.keys import Key
-from polar.text.schemes.robust.likelihood import race_times
+from polar.text.keys.key import Key
 from polar.text.schemes.robust.randomness import Randomness
+from polar.text.schemes.robust.reading.likelihood import race_times
 from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.schemes.robust.tape import levels
 from polar.text.schemes.robust.writer import Writer

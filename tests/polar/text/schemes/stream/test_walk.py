@@ -9,8 +9,8 @@ from scipy.stats import chisquare
 from tables import TableLaw
 
 from polar.text.arithmetic import MessageTooLongError, NoEntropyError, Receiver, Sender
-from polar.text.derivation import MessageKeys
-from polar.text.keys import Key
+from polar.text.keys.derivation import MessageKeys
+from polar.text.keys.key import Key
 from polar.text.scheme import NoMessageError
 from polar.text.schemes.stream.walk import RARE, finish_token, walk
 from polar.text.vocabulary import Vocabulary

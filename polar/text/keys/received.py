@@ -1,0 +1,86 @@
+"""The receiver's ledger: which messages were read with a key, so that a replay shows and a search knows where to go."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polar.text.keys.key import NONCE_LIMIT
+from wm_env.common.files import check_output, link_target, read_json, write_json
+from wm_env.common.json_values import read_as
+
+_KIND = "covert-watermark messages read 1"
+
+MOST_SEEN = 100_000
+"""Entries that are kept, the latest."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A message that was read.
+
+    Attributes:
+        sender: as in `Settings`.
+        nonce: of the message.
+        use: what the key was used for, in hex.
+        text: SHA-256 of what was read, in hex.
+    """
+
+    sender: str
+    nonce: int
+    use: str
+    text: str
+
+
+def seen_beside(key_file: Path) -> Path:
+    """The receiver's ledger of the key in `key_file`."""
+    target = link_target(key_file)
+    return target.with_name(target.name + ".seen")
+
+
+def read_seen(path: Path) -> tuple[Seen, ...]:
+    """What a ledger holds; nothing if there is none.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no such ledger, or damaged.
+    """
+    if not path.exists():
+        return ()
+    try:
+        values = read_json(path)
+        if values.get("kind") != _KIND:
+            raise ValueError(f"{path} is no list of messages that were read")
+        return read_as(tuple[Seen, ...], values.get("seen"), path, "seen")
+    except ValueError as error:
+        raise ValueError(f"{error}: name another --ledger, or remove it") from None
+
+
+def note_seen(path: Path, seen: Sequence[Seen], new: Seen) -> None:
+    """Add a message, whole or not at all, in a file that only its owner can read.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    check_output(path, "name another --ledger")
+    entries: list[dict[str, Any]] = [vars(entry) for entry in dict.fromkeys([*seen, new])]
+    write_json(path, {"kind": _KIND, "seen": entries[-MOST_SEEN:]}, mode=0o600)
+
+
+def what_was_seen(seen: Sequence[Seen], new: Seen) -> str | None:
+    """One line if a message of this nonce was read before, None if not."""
+    earlier = [entry for entry in seen if (entry.use, entry.nonce) == (new.use, new.nonce)]
+    if not earlier:
+        return None
+    if new in earlier:
+        return f"nonce {new.nonce} was read before, in the same text"
+    return f"nonce {new.nonce} was read before in another text: somebody sent it again, or used the nonce twice"
+
+
+def nonces_to_try(seen: Sequence[Seen], sender: str, count: int) -> list[int]:
+    """`count` nonces that the next message of a sender may have: those above what was seen first, then those below."""
+    numbers = [entry.nonce for entry in seen if entry.sender == sender]
+    following = max(numbers, default=-1) + 1
+    above = count if not numbers else -(-3 * count // 4)
+    window = list(range(following, min(following + above, NONCE_LIMIT)))
+    return window + list(range(following - 1, max(-1, following - 1 - (count - len(window))), -1))

@@ -1,0 +1,1 @@
+"""The receiver of the scheme `robust`, part by part."""

@@ -1,0 +1,155 @@
+"""Where on the tape a text may stand, by the pilots alone."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polar.text.schemes.robust.randomness import LANES, Randomness
+from polar.text.schemes.robust.reading.likelihood import Likelihood, lead_ratios
+from polar.text.schemes.robust.tape import SEGMENT, SLOTS, levels
+from polar.text.schemes.robust.words import SplitText
+from wm_env.common.arrays import Floats
+
+_BEFORE, _BEHIND = 8, 24
+"""A text from its beginning is looked for up to so many words added and deleted."""
+
+_REPLACED, _ADDED, _DELETED, _LEFT = 0.1, 0.01, 0.01, 0.002
+
+_MOST = 3
+"""Nonces that are tried."""
+
+_BESIDE = 12.0
+"""Bits by which their evidence may be behind the best one's."""
+
+_SURE = 24.0
+"""Bits of evidence for one nonce that are enough to go on with it."""
+
+_ENTER = 0.003
+"""Probability that marked text begins at a word of a document."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where a text may begin on the tape, by one of several tables of likelihoods.
+
+    Attributes:
+        log2_evidence: log2 of an e-value for "the text, or a part of it, stands on the tape".
+        table: number of the table that fits best.
+        words: likely words of the tape, best first, each with log2 of its own e-value.
+        centre: the word of the text that stands there.
+        from_start: whether the text was compared with the beginnings of the nonces only.
+    """
+
+    log2_evidence: float
+    table: int
+    words: list[tuple[int, float]]
+    centre: int
+    from_start: bool
+
+
+def find_starts(randomness: Randomness, tables: Sequence[Likelihood], text: SplitText, nonces: range) -> Found:
+    """Compare the text with the beginning of each nonce's stretch, which is cheap.
+
+    It stops where one nonce is sure: an e-value may be taken at any time that depends on the past alone.
+    """
+    reach = min(text.words + _BEHIND, SEGMENT)
+    groups = (np.array(nonces)[:, None] * (SEGMENT // LANES) + np.arange(-(-reach // LANES))).reshape(-1)
+    leads: dict[tuple[int, int], NDArray[np.uint16]] = {}
+    pilot = levels(1) == 0
+    width = _BEFORE + _BEHIND
+    shift = np.arange(width) - _BEFORE
+    weight = np.full((len(tables), len(nonces), width), 0.5 / width)
+    weight[..., _BEFORE] += 0.5
+    weight /= len(nonces)
+    log2 = np.zeros(len(tables))
+    starts = np.append(np.flatnonzero(np.diff(text.word, prepend=-1)), len(text.token))
+    for word in range(min(text.words, SEGMENT - _BEHIND)):
+        ratio = np.ones(weight.shape)
+        for token in range(starts[word], starts[word + 1]):
+            slot, kind = int(text.slot[token]), int(text.kind[token])
+            place = word + shift - bool(text.opens[token] and word)
+            which = np.flatnonzero((place >= 0) & (place < reach) & pilot[np.clip(place, 0, reach - 1), slot])
+            if (name := (int(text.token[token]), slot)) not in leads:
+                row = randomness.pilot_leads(groups, np.array([slot]), text.token[token : token + 1])
+                leads[name] = row.reshape(len(nonces), -1)
+            values = leads[name][:, place[which]]
+            for number, table in enumerate(tables):
+                ratio[number][:, which] *= lead_ratios(table, kind, values)
+        weight *= (1 - _REPLACED) * ratio + _REPLACED
+        moved = (1 - _ADDED - _DELETED) * weight
+        moved[..., 1:] += _DELETED * weight[..., :-1]
+        moved[..., :-1] += _ADDED * weight[..., 1:]
+        total = moved.sum(axis=(1, 2))
+        weight, log2 = moved / total[:, None, None], log2 + np.log2(total)
+        if word % 16 == 15 and (log2 + np.log2(weight.sum(axis=2).max(axis=1))).max() > _SURE:
+            break
+    best = int(log2.argmax())
+    share = weight[best].sum(axis=1)
+    likely = [int(number) for number in np.argsort(-share)[:_MOST]]
+    scores = [float(np.log2(share[number] * len(nonces)) + log2[best]) for number in likely]
+    kept = [
+        (SEGMENT * nonces[number], score)
+        for number, score in zip(likely, scores, strict=True)
+        if score > scores[0] - _BESIDE
+    ]
+    return Found(mean_log2(log2), best, kept, 0, True)
+
+
+def mean_log2(values: Sequence[float] | Floats) -> float:
+    """log2 of the mean of numbers of these logarithms."""
+    return float(np.logaddexp2.reduce(values) - np.log2(len(values)))
+
+
+def scan(randomness: Randomness, tables: Sequence[Likelihood], text: SplitText, nonces: range) -> Found:
+    """Compare every word of the text with every word of the tape: parts of texts, and texts inside others."""
+    founds = [_scan(randomness, tables[number], number, text, nonces) for number in range(len(tables))]
+    best = max(founds, key=lambda found: found.words[0][1])
+    return replace(best, log2_evidence=mean_log2([found.log2_evidence for found in founds]))
+
+
+def _scan(randomness: Randomness, likelihood: Likelihood, table: int, text: SplitText, nonces: range) -> Found:
+    best, log2 = (-np.inf, 0, 0), 0.0
+    for word, (total, odds, place) in enumerate(_filter(randomness, likelihood, text, nonces)):
+        log2 += float(np.log2(total))
+        best = max(best, (odds, word, place))
+    score, centre, place = best
+    score += float(np.log2(len(nonces)))
+    return Found(log2, table, [(SEGMENT * nonces.start + place, score)], centre, False)
+
+
+def _filter(
+    randomness: Randomness, likelihood: Likelihood, text: SplitText, nonces: range
+) -> Iterator[tuple[float, float, int]]:
+    """For each word of the text: the factor of the evidence, log2 of the odds of the likeliest word of the tape against
+    no mark, and that word.
+    """
+    size = SEGMENT * len(nonces)
+    groups = np.arange(size // LANES) + nonces.start * (SEGMENT // LANES)
+    pilot = np.tile(levels(1) == 0, (len(nonces), 1))
+    places = [np.flatnonzero(pilot[:, slot]) for slot in range(SLOTS)]
+    known: dict[tuple[int, int], NDArray[np.uint16]] = {}
+    outside, weight = 1.0, np.zeros(size, dtype=np.float32)
+    starts = np.append(np.flatnonzero(np.diff(text.word, prepend=-1)), len(text.token))
+    for word in range(text.words):
+        moved = np.full(size, outside * _ENTER / size, dtype=np.float32)
+        moved[1:] += np.float32(1 - _ADDED - _DELETED - _LEFT) * weight[:-1]
+        moved[2:] += np.float32(_DELETED) * weight[:-2]
+        ratio = np.ones(size, dtype=np.float32)
+        for token in range(starts[word], starts[word + 1]):
+            slot, back = int(text.slot[token]), int(text.opens[token])
+            if (name := (int(text.token[token]), slot)) not in known:
+                leads = randomness.pilot_leads(groups, np.array([slot]), text.token[token : token + 1])[0]
+                known[name] = leads[places[slot]]
+            here = places[slot] + back
+            values = lead_ratios(likelihood, int(text.kind[token]), known[name])
+            inside = len(here) - int(here[-1] == size)
+            ratio[here[:inside]] *= values[:inside]
+        moved *= np.float32(1 - _REPLACED) * ratio + np.float32(_REPLACED)
+        moved += np.float32(_ADDED) * weight
+        outside = outside * (1 - _ENTER) + _LEFT * float(weight.sum())
+        total = outside + float(moved.sum())
+        weight, outside = moved / np.float32(total), outside / total
+        place = int(weight.argmax())
+        yield total, float(np.log2(max(weight[place], 1e-30)) - np.log2(max(outside, 1e-300))), place

@@ -1,0 +1,572 @@
+import contextlib
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ascii_lm import write_ascii_lm
+from repository import ROOT
+
+from polar.__main__ import main
+from polar.text import commands, embedding, output, progress, records
+from polar.text.command_line.options import read_input
+from polar.text.embedding import embed_with_retries
+from polar.text.framing import BitString, parse_bits
+from polar.text.keys.key import Key, load_key, save_key
+from polar.text.keys.ledger import NonceLedger, ledger_beside, open_ledger
+from wm_env.common.files import MOST_BYTES
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(write_ascii_lm(tmp_path_factory.mktemp("lm")))
+
+
+@pytest.fixture
+def key(tmp_path):
+    path = tmp_path / "secret.key"
+    save_key(Key(bytes(range(32))), path)
+    return path
+
+
+@pytest.fixture
+def run(capsysbinary):
+    def run(*arguments):
+        code = main([str(argument) for argument in arguments])
+        out, err = capsysbinary.readouterr()
+        return code, out, err.decode()
+
+    return run
+
+
+def test_files_in_and_out(run, key, model, tmp_path):
+    prompt, message, text = tmp_path / "prompt.txt", tmp_path / "message.bin", tmp_path / "text.txt"
+    prompt.write_bytes(b"the year\r\n")
+    message.write_bytes(b"\x00\xff\r\nmessage")
+    options = ("--key", key, "--prompt-file", prompt, "--model", model)
+    code, out, err = run("embed", *options, "--message-file", message)
+    assert code == 0
+    assert "nonce 0: 88 bits, 128 with the frame" in err
+    assert "exactly the model's law" in err
+    text.write_bytes(out)
+    code, out, err = run("decode", *options, text)
+    assert (code, out) == (0, message.read_bytes())
+    assert "nonce 0, p-value" in err
+
+
+def test_block_scheme_bits_and_law(run, key, model, tmp_path, monkeypatch):
+    law = tmp_path / "text.safetensors"
+    small = ("--scheme", "block", "--block-length", 4, "--candidates", 16)
+    code, text, err = run(
+        "embed", "--key", key, "--model", model, "--prompt", "", "--message-bits", "0110", *small, "--record", law
+    )
+    assert code == 0
+    assert "fingerprint" in err
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    assert run("decode", "--key", key, "--record", law, "-")[:2] == (0, b"0110")
+    for wrong in (("--prompt", "other"), ("--nonce", 3)):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+        code, out, err = run("decode", "--key", key, "--record", law, *wrong, "-")
+        assert (code, out) == (2, b"")
+        assert "fingerprint" in err
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"other text")))
+    code, out, err = run("decode", "--key", key, "--record", law, "-")
+    assert (code, out) == (3, b"")
+    assert "was made for another text" in err
+
+
+def test_no_message_is_exit_code_3(run, key, model, tmp_path):
+    text = tmp_path / "plain.txt"
+    text.write_bytes(b"the they there")
+    code, out, err = run("decode", "--key", key, "--model", model, "--prompt", "a", text)
+    assert (code, out) == (3, b"")
+    assert "no message" in err
+    assert "p-value 1" in err
+
+
+def test_nonces_are_counted_and_not_reused(run, key, model):
+    options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
+    assert "nonce 0" in run(*options)[2]
+    assert "nonce 1" in run(*options)[2]
+    assert "nonce 7" in run(*options, "--nonce", 7)[2]
+    code, out, err = run(*options, "--nonce", 1)
+    assert (code, out) == (2, b"")
+    assert "nonce 1 was used with this key: the next free one is 2" in err
+    assert run(*options, "--nonce", 1, "--allow-nonce-reuse")[0] == 0
+    ledger = json.loads(key.with_name(key.name + ".nonces").read_text())
+    assert ledger["used"] == [0, 1, 7]
+
+
+def test_a_nonce_that_the_receiver_does_not_try_is_told(run, key, model, tmp_path):
+    """Both ends do without --nonce for the first 128 messages of a key; for the next they are told what to do."""
+    options = ("--key", key, "--model", model, "--prompt", "a")
+    embed, text = ("embed", *options, "--message", "x"), tmp_path / "text"
+    with open_ledger(ledger_beside(key)) as ledger:
+        ledger.record(*range(127))
+    code, out, err = run(*embed)
+    assert "nonce 127:" in err
+    assert "--nonce" not in err
+    text.write_bytes(out)
+    assert run("decode", *options, text, "--ledger", tmp_path / "other")[:2] == (0, b"x")
+    code, out, err = run(*embed)
+    assert "nonce 128:" in err
+    assert "needs --nonce 128\n" in err
+    text.write_bytes(out)
+    code, _, err = run("decode", *options, text)
+    assert code == 3
+    assert "--search" in err
+    assert "128 of 128 nonces tried in " in err
+    for enough in (("--nonce", 128), ("--search", 129)):
+        assert run("decode", *options, *enough, text, "--ledger", tmp_path / "".join(map(str, enough)))[:2] == (0, b"x")
+    assert "needs --nonce 129 or the record" in run(*embed, "--record", tmp_path / "law.safetensors")[2]
+
+
+def test_what_was_read_is_noted_and_a_replay_named(run, key, model, tmp_path):
+    options = ("--key", key, "--model", model, "--prompt", "a")
+    text = tmp_path / "text"
+    text.write_bytes(run("embed", *options, "--message", "x", "--nonce", 100)[1])
+    assert "before" not in run("decode", *options, text)[2]
+    assert "nonce 100 was read before, in the same text" in run("decode", *options, text)[2]
+    text.write_bytes(text.read_bytes() + b" More.")
+    code, out, err = run("decode", *options, text)
+    assert (code, out) == (0, b"x")
+    assert "nonce 100 was read before in another text" in err
+    assert (tmp_path / "secret.key.seen").stat().st_mode & 0o777 == 0o600
+    # The search goes on behind what was seen.
+    text.write_bytes(run("embed", *options, "--message", "y", "--nonce", 150)[1])
+    assert run("decode", *options, text)[:2] == (0, b"y")
+
+
+def test_a_ledger_that_cannot_be_written_does_not_keep_the_message(run, key, model, tmp_path):
+    options, text = ("--key", key, "--model", model, "--prompt", "a"), tmp_path / "text"
+    text.write_bytes(run("embed", *options, "--message", "x")[1])
+    code, out, err = run("decode", *options, text, "--ledger", "/proc/none/seen")
+    assert (code, out) == (0, b"x")
+    assert "is not noted" in err
+
+
+def test_an_interrupted_embed_uses_no_nonce(run, key, model, monkeypatch):
+    options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
+
+    def interrupt(*arguments):
+        embed_with_retries(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(embedding, "embed_with_retries", interrupt)
+    code, out, err = run(*options)
+    assert (code, out) == (130, b"")
+    assert "no nonce was used" in err
+    monkeypatch.undo()
+    assert "nonce 0" in run(*options)[2]
+
+
+@pytest.mark.parametrize(
+    ("stop", "code", "says"),
+    [(KeyboardInterrupt(), 130, "interrupted: "), (BrokenPipeError(32, "Broken pipe"), 1, "pipe; ")],
+)
+def test_a_nonce_whose_text_got_lost_on_the_way_out_is_told(run, key, model, monkeypatch, stop, code, says):
+    options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
+
+    def fail(*arguments, **options):
+        raise stop
+
+    monkeypatch.setattr(commands, "write_output", fail)
+    result, out, err = run(*options)
+    assert (result, out) == (code, b"")
+    assert says in err
+    assert "nonce 0 counts as used" in err
+    assert "no nonce was used" not in err
+    monkeypatch.undo()
+    assert "nonce 1" in run(*options)[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--message", "x"), "--prompt or --prompt-file"),
+        (("--prompt", "a"), "one of --message"),
+        (("--prompt", "a", "--message", "x", "--message-bits", "1"), "one of --message"),
+        (("--prompt", "a", "--message-bits", "12"), "0 and 1 only"),
+        (("--prompt", "a", "--message-file", "/nowhere/at/all"), "/nowhere/at/all: no such file"),
+        (("--prompt", "a", "--message-file", "/tmp"), "/tmp is a folder: name a file"),
+        (("--prompt-file", "/tmp", "--message", "x"), "/tmp is a folder: name a file"),
+        (("--prompt", "a", "--message", os.fsdecode(b"\xff")), "--message is not UTF-8 text"),
+        (("--prompt", os.fsdecode(b"\xff\xfe"), "--message", "x"), "--prompt is not UTF-8 text"),
+        (
+            ("--prompt", "a", "--message", "x", "--record", "/tmp"),
+            "/tmp is no file that can be written: name another --record",
+        ),
+        (("--prompt", "a", "--message", "x", "--ledger", "/dev/null"), "name another --ledger"),
+        (("--prompt", "a", "--message", "x", "--record", "/proc/no/such"), "cannot be written: name another --record"),
+        (("--prompt", "a", "--message", "x" * 99, "--max-blocks", "3"), "bytes fits"),
+        (("--prompt", "a", "--message", "x", "--temperature", "-1"), "temperature=-1"),
+        (("--prompt", "a", "--message", "x", "--nonce", "-1"), "2^64"),
+    ],
+)
+def test_bad_input_is_exit_code_2(run, key, model, arguments, complaint):
+    code, out, err = run("embed", "--key", key, "--model", model, *arguments)
+    assert (code, out) == (2, b"")
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--search", "0"), "from 1 to"),
+        (("--search", "-5"), "from 1 to"),
+        (("--search", 1 << 64), "from 1 to"),
+        (("--search", "3", "--nonce", "1"), "leave it out"),
+        (("--search", "3", "--record", "x"), "leave it out"),
+        (("--nonce", "-1"), "2^64"),
+    ],
+)
+def test_nonces_that_cannot_be_tried(run, key, model, arguments, complaint):
+    code, out, err = run("decode", "--key", key, "--model", model, "--prompt", "a", key, *arguments)
+    assert (code, out) == (2, b"")
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--record", "--ledger"])
+@pytest.mark.parametrize("victim", ["key", "prompt", "message", "model", "link"])
+def test_what_is_written_replaces_nothing_that_is_read(run, key, model, tmp_path, option, victim):
+    prompt, message, weights = tmp_path / "prompt.txt", tmp_path / "message.bin", Path(model) / "model.safetensors"
+    prompt.write_bytes(b"the year")
+    # What a ledger looks like, so that nothing else stops the command from writing one there.
+    with open_ledger(message) as ledger:
+        ledger.record(1)
+    (tmp_path / "link").symlink_to(prompt)
+    victims = {"key": key, "prompt": prompt, "message": message, "model": weights, "link": tmp_path / "link"}
+    before = {path: path.read_bytes() for path in victims.values()}
+    options = ("embed", "--key", key, "--model", model, "--prompt-file", prompt, "--message-file", message)
+    code, out, err = run(*options, option, victims[victim])
+    assert (code, out) == (2, b"")
+    assert err.endswith(f": name another {option}\n")
+    assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize("option", ["--record", "--ledger"])
+def test_what_is_written_does_not_replace_the_text(key, tmp_path, option):
+    same = tmp_path / "same.txt"
+    (tmp_path / "link").symlink_to(same)
+    for name in (same, tmp_path / "link"):
+        with same.open("wb") as out:
+            options = ["embed", "--key", key, "--prompt", "a", "--message", "x", option, name]
+            done = subprocess.run(
+                [sys.executable, "-m", "polar", *map(str, options)], cwd=ROOT, stdout=out, stderr=subprocess.PIPE
+            )
+        assert done.returncode == 2
+        assert done.stderr.decode().endswith(
+            f"is where standard output goes, and the text with it: name another {option}\n"
+        )
+        assert done.stderr.count(b"\n") == 1
+        assert same.read_bytes() == b""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "same.txt", "secret.key"]
+
+
+def test_inputs_without_end(run, key, model, tmp_path, monkeypatch):
+    endless = tmp_path / "endless"
+    with endless.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    options, says = ("--key", key, "--model", model), f"has more than {MOST_BYTES:,} bytes, or no end: give less\n"
+    for arguments in (
+        ("embed", *options, "--prompt", "a", "--message-file", endless),
+        ("embed", *options, "--prompt-file", endless, "--message", "x"),
+        ("decode", *options, "--prompt", "a", endless),
+        ("decode", *options, "--prompt-file", endless, key),
+    ):
+        assert run(*arguments) == (2, b"", f"error: {endless} {says}")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"12345")))
+    with pytest.raises(ValueError, match="standard input has more than 4 bytes"):
+        read_input(Path("-"), 4)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"12345")))
+    assert read_input(Path("-"), 5) == b"12345"
+
+
+def test_an_embed_whose_lock_was_removed_prints_nothing(run, key, model, monkeypatch):
+    options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
+
+    def clear(*arguments):
+        sent = embed_with_retries(*arguments)
+        key.with_name(key.name + ".nonces.lock").unlink()
+        return sent
+
+    monkeypatch.setattr(embedding, "embed_with_retries", clear)
+    code, out, err = run(*options)
+    assert (code, out) == (1, b"")
+    assert "nonce 0 may be another text's: the text is not printed" in err
+    monkeypatch.undo()
+    assert "nonce 0:" in run(*options)[2]
+
+
+def test_the_law_does_not_replace_the_ledger(run, key, model):
+    options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
+    for name in ("nonces", "nonces.lock"):
+        code, out, err = run(*options, "--record", f"{key}.{name}")
+        assert (code, out) == (2, b"")
+        assert "name another --record" in err
+
+
+def test_the_lock_of_a_ledger_leaves_a_file_of_that_name_as_it_is(run, key, model, tmp_path):
+    other = tmp_path / "notes.lock"
+    other.write_text("something else")
+    options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
+    assert run(*options, "--ledger", tmp_path / "notes")[0] == 0
+    assert other.read_text() == "something else"
+
+
+def test_a_nonce_is_noted_before_the_law_gets_out(run, key, model, tmp_path, monkeypatch):
+    options = ("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x", "--record", tmp_path / "law")
+
+    def fail(law, path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(records, "save_record", fail)
+    code, out, err = run(*options)
+    assert (code, out) == (1, b"")
+    assert "error: No space left on device: make room, or name another place; nonce 0 counts as used" in err
+    monkeypatch.undo()
+    monkeypatch.setattr(NonceLedger, "record", fail)
+    code, out, err = run(*options)
+    assert (code, out) == (1, b"")
+    assert not (tmp_path / "law").exists()
+    monkeypatch.undo()
+    assert "nonce 1" in run(*options)[2]
+
+
+def test_what_gets_out_does_not_depend_on_who_can_be_told(key, model, tmp_path):
+    def untold(*arguments):
+        command = ["sh", "-c", 'exec "$@" 2>/dev/full', "sh", sys.executable, "-m", "polar", *map(str, arguments)]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=False)
+        return done.returncode, done.stdout
+
+    options = ("--key", key, "--model", model, "--prompt", "a")
+    code, text = untold("embed", *options, "--message", "x")
+    assert code == 0
+    (tmp_path / "text").write_bytes(text)
+    assert untold("decode", *options, tmp_path / "text") == (0, b"x")
+    assert untold("embed", *options, "--message", "x", "--nonce", 0) == (2, b"")
+
+
+def test_nonces_are_counted_across_links(run, key, model, tmp_path):
+    (tmp_path / "d").mkdir()
+    link = tmp_path / "d" / "link.key"
+    link.symlink_to(key)
+    for number, path in enumerate((key, link, key, link)):
+        code, _, err = run("embed", "--key", path, "--model", model, "--prompt", "a", "--message", "x")
+        assert code == 0
+        assert f"nonce {number}:" in err
+    assert [path.name for path in (tmp_path / "d").iterdir()] == ["link.key"]
+
+
+def test_a_model_without_entropy_is_exit_code_1(run, key, model):
+    code, out, err = run(
+        "embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x", "--temperature", "1e-6",
+        "--patience", "20",
+    )  # fmt: skip
+    assert (code, out) == (1, b"")
+    assert "leaves no choice" in err
+
+
+def test_key_files(run, key, model, tmp_path):
+    assert run("keygen", key)[0] == 2
+    assert run("keygen", tmp_path / "other.key")[0] == 0
+    assert load_key(tmp_path / "other.key") != load_key(key)
+    key.chmod(0o644)
+    code, _, err = run("embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x")
+    assert code == 2
+    assert "chmod 600" in err
+    assert run("decode", "--key", tmp_path / "none", "--model", model, "--prompt", "a", key)[0] == 2
+
+
+def test_unknown_options_are_exit_code_2():
+    for arguments in (["embed"], ["embed", "--secret", "abc"], ["unknown"], []):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert stop.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0),
+        (["embed", "--help"], 0),
+        (["decode", "--help"], 0),
+        (["unknown"], 2),
+        (["keygen", "new.key"], 0),
+        (["embed", "--key", "none", "--prompt", "a", "--message", "x"], 2),
+        (["embed", "--key", "new.key", "--message", "x"], 2),
+        (["embed", "--key", "new.key", "--prompt", "a", "--message", "x", "--block-length", "3"], 2),
+        (["decode", "--key", "new.key", "--prompt", "a", "no-such-text"], 2),
+        (["embed", "--key", "new.key", "--prompt", "a", "--message", "x", "--ledger", "new.key.damaged"], 2),
+        (["embed", "--key", "new.key", "--prompt", "a", "--message", "x", "--ledger", "locked"], 2),
+        (["embed", "--key", "new.key", "--prompt", "a", "--message", "x", "--ledger", "five", "--nonce", "5"], 2),
+        (["embed", "--key", ".", "--prompt", "a", "--message", "x"], 2),
+        (["keygen", "none/new.key"], 2),
+    ],
+)
+def test_help_keys_and_refusals_do_without_torch(tmp_path, arguments, code):
+    run_command(tmp_path, ["keygen", "new.key"] if arguments[0] != "keygen" else ["--help"])
+    (tmp_path / "new.key.damaged").touch()
+    (tmp_path / "locked.lock").mkdir()
+    with open_ledger(tmp_path / "five") as ledger:
+        ledger.record(5)
+    finished = run_command(tmp_path, arguments)
+    assert finished.returncode == code
+    assert finished.stderr.splitlines()[-1] == "imported: []"
+
+
+def test_a_receiver_without_a_model_does_without_torch(tmp_path):
+    run_command(tmp_path, ["keygen", "new.key"])
+    (tmp_path / "text").write_text("the they there " * 9)
+    finished = run_command(tmp_path, ["decode", "--scheme", "parallel", "--key", "new.key", "--nonce", "0", "text"])
+    assert finished.returncode == 3
+    assert finished.stderr.splitlines()[-1] == "imported: ['scipy']"
+
+
+def run_command(folder, arguments):
+    """The command in a process of its own, which tells what it imported."""
+    heavy = "[name for name in ('torch', 'transformers', 'scipy') if name in sys.modules]"
+    code = (
+        "import atexit, runpy, sys; "
+        f"atexit.register(lambda: print('imported:', {heavy}, file=sys.stderr)); "
+        f"sys.argv = ['polar', *{arguments!r}]; runpy.run_module('polar', run_name='__main__')"
+    )
+    return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def on_a_terminal(monkeypatch, message):
+    """What `write_message` shows on a terminal."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        try:
+            output.write_message(message)
+        finally:
+            monkeypatch.undo()
+            os.set_blocking(ours, False)
+            try:
+                shown = os.read(ours, 1000)
+            except BlockingIOError:
+                shown = b""
+            os.close(ours)
+    return shown.replace(b"\r\n", b"\n")
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        (b"user 4711", b"user 4711\n"),
+        ("grüße\n".encode(), "grüße\n".encode()),
+        (b"", b"\n"),
+        (parse_bits("0110"), b"0110\n"),
+    ],
+)
+def test_a_message_on_a_terminal_ends_its_line(monkeypatch, capfdbinary, message, shown):
+    assert on_a_terminal(monkeypatch, message) == shown
+    output.write_message(message)
+    assert capfdbinary.readouterr().out == (str(message).encode() if isinstance(message, BitString) else message)
+
+
+@pytest.mark.parametrize("message", [b"\x00\xff", b"\x1b[2J", b"over\rwritten", "\x9b2J".encode()])
+def test_bytes_that_are_no_plain_text_stay_off_a_terminal(monkeypatch, capfdbinary, message):
+    with pytest.raises(RuntimeError, match=f"{len(message)} bytes .* > FILE"):
+        on_a_terminal(monkeypatch, message)
+    output.write_message(message)
+    assert capfdbinary.readouterr().out == message
+
+
+def test_a_full_disk_behind_standard_output_is_named(monkeypatch):
+    with open("/dev/full", "wb", buffering=0) as full:
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(full))
+        with pytest.raises(OSError, match="No space left") as raised:
+            output.write_output(b"text", newline=True)
+        monkeypatch.undo()
+    assert raised.value.filename == "standard output"
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (
+            (),
+            [
+                "key",
+                "nonce (tried: 0 to 127; --nonce N or --search",
+                "prompt",
+                "scheme (stream)",
+                "temperature (0.7)",
+                "other settings",
+            ],
+        ),
+        (("--nonce", 7, "--temperature", 2.5), ["nonce (tried: 7)", "temperature (2.5)"]),
+        (("--scheme", "block", "--candidates", 4, "--block-length", 2), ["scheme (block)", "all other settings"]),
+        (("--scheme", "parallel"), ["scheme (parallel)", "tokenizer", "all other settings"]),
+    ],
+)
+def test_a_text_without_a_message_names_what_must_agree(run, key, model, tmp_path, monkeypatch, given, named):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    text = tmp_path / "text"
+    text.write_bytes(b"the they there the they there the they there")
+    code, _, err = run("decode", "--key", key, "--model", model, "--prompt", "a", *given, text)
+    assert code == 3
+    # Lines of progress come first.
+    hint = next(line for line in err.splitlines() if "must be the sender's" in line)
+    for words in [*named, model]:
+        assert words in hint
+
+
+def test_the_block_scheme_tells_its_cost_first_and_progress_where_there_is_no_terminal(run, key, model, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    small = ("--scheme", "block", "--block-length", 4, "--candidates", 16)
+    code, _, err = run("embed", "--key", key, "--model", model, "--prompt", "", "--message", "x", *small)
+    assert code == 0
+    lines = err.splitlines()
+    # A message of one byte with a header of 8 bits and a check of 32, 4 bits a block at most.
+    assert lines[0].startswith("48 bits with the frame")
+    assert "12 blocks or more" in lines[0]
+    told = [int(line) for line in re.findall(r"(\d+)/48 ", err)]
+    assert told == sorted(told)
+    assert told[0] == 0
+    assert 40 < told[-1] < 48
+
+
+def test_progress_goes_on_to_the_end_of_the_sentence_and_names_the_nonce_that_is_read(
+    run, key, model, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    options, text = ("--key", key, "--model", model, "--prompt", "a"), tmp_path / "text"
+    code, out, err = run("embed", *options, "--nonce", 2, "--message", "x")
+    assert code == 0
+    tokens, coded = (int(re.search(pattern, err)[1]) for pattern in (r"of (\d+) tokens", r"in (\d+) of"))
+    assert tokens > coded
+    told = [int(line) for line in re.findall(r"tokens to the sentence's end, at most: .* (\d+)/64 ", err)]
+    assert told == list(range(len(told)))
+    assert len(told) - (tokens - coded) in (0, 1)
+    text.write_bytes(out)
+    err = run("decode", *options, text)[2]
+    nonces = [int(nonce) for nonce in re.findall(r"^nonce (\d+), bytes: ", err, re.M)]
+    assert nonces == sorted(nonces)
+    assert set(nonces) == {0, 1, 2}
+
+
+def test_a_second_embed_says_that_it_waits(tmp_path):
+    """The first lets go once the second has said so."""
+    said, first = [], contextlib.ExitStack()
+    first.enter_context(open_ledger(tmp_path / "nonces"))
+
+    def say(line):
+        said.append(line)
+        first.close()
+
+    with open_ledger(tmp_path / "nonces", say):
+        assert len(said) == 1
+        assert "waiting" in said[0]
+    with open_ledger(tmp_path / "nonces", say):
+        assert len(said) == 1
