@@ -17,7 +17,7 @@ HUGE = 10**400
         *(("run", name) for name in ("iterations", "epsilon")),
         *(("learner", name) for name in ("learning_rate", "dual_step", "first_multiplier", "evaluate_every")),
         *(("policy", name) for name in ("common", "label_spread", "leading_spread", "trailing_spread")),
-        *(("ppo", name) for name in ("copies", "learning_rate", "epochs", "dual_step", "target_kl", "evaluate_every")),
+        *(("ppo", name) for name in ("copies", "learning_rate", "epochs", "dual_step", "dual_gain", "target_kl")),
     ],
 )
 def test_numbers_out_of_range_are_refused_by_their_name(part, name, value):
