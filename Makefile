@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ROUNDS ?= 5
 
-.PHONY: run test verify search lint type format clean
+.PHONY: run test verify search lint type docs format clean
 
 run: $(STAMP)  ## set up, train the paper's learner on the shipped tree, evaluate it, draw the figures
 	$(BIN)/python train.py
@@ -26,6 +26,9 @@ lint: $(STAMP)  ## style
 
 type: $(STAMP)  ## types
 	$(BIN)/mypy
+
+docs: $(STAMP)  ## the documentation site, built strictly, in build/site
+	$(BIN)/mkdocs build --strict --quiet
 
 format: $(STAMP)  ## let ruff write the files
 	$(BIN)/ruff check --fix .

@@ -1,6 +1,6 @@
 """Make the tables of likelihoods that come with the scheme `robust`.
 
-    python benchmarks/robust_likelihood.py polar/text/schemes/robust/likelihood.npz
+    python benchmarks/robust_likelihood.py polar/text/schemes/robust/reading/likelihood.npz
 
 Plain texts of the embedded model after the shipped prompts 0 to 49, several a prompt, say which probabilities p(x) the
 tokens of each kind have that are sampled. A mixture of exponentials with rates 1/p is fitted to numbers s = p(x) e, e

@@ -55,8 +55,7 @@ class PPOLagrangian(PPO):
     Args:
         policy: `MarginalPolicy`, `LawPolicy` or a subclass.
         env: for `MarginalPolicy` environments wrapped in `wm_env.labels.marginals.MarginalLogits` and `CreditByState`,
-        or
-            `agents.ppo_lagrangian.marginal_env.MarginalVecEnv`; for `LawPolicy` `LogitsToSimplices` and
+            or `agents.ppo_lagrangian.marginal_env.MarginalVecEnv`; for `LawPolicy` `LogitsToSimplices` and
             `CreditByState`, or `agents.ppo_lagrangian.vec_env.LogitVecEnv`.
         epsilon: the limit; by default the environment's.
         dual_step: eta_beta, bits per unit of cost and unit of violation.

@@ -1,6 +1,7 @@
 """docs/extending.md: every example runs as it stands and does what the page says."""
 
 import importlib
+import math
 import re
 import sys
 
@@ -12,6 +13,7 @@ from repository import ROOT
 import train
 from agents.training import load_policy
 from agents.training.table import AGENTS, Row
+from polar.code import decoders
 from wm_env.runs import load_run
 
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -67,3 +69,19 @@ def test_an_objective_has_a_reward_a_bound_and_a_gradient(capsys):
     assert reward < bound
     assert bound == pytest.approx(5.9194)
     assert rate < bound
+
+
+def test_a_decoder_is_evaluated_beside_the_others(capsys, monkeypatch):
+    monkeypatch.setattr("polar.code.decoders.DECODERS", DECODERS := dict(decoders.DECODERS))
+    exec(compile(EXAMPLES["A decoder"], "example", "exec"), {"__name__": "example"})
+    assert "sure" in DECODERS
+    found = re.findall(r"(\w+), state (\w+): block error (\d\.\d{4})", capsys.readouterr().out)
+    errors = {(name, state): float(error) for name, state, error in found}
+    assert len(errors) == 4
+    assert all(errors["sure", state] >= errors["map", state] for state in ("marginal", "path"))
+
+
+def test_a_language_model_has_a_law(capsys):
+    exec(compile(EXAMPLES["A language model"], "example", "exec"), {"__name__": "example"})
+    tokens, bits = re.findall(r"[\d.]+", capsys.readouterr().out)[:2]
+    assert float(bits) == pytest.approx(math.log2(int(tokens)), abs=0.005)

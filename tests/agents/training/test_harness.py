@@ -27,7 +27,7 @@ CONSTANTS = {"primal-dual": LearnerSettings(evaluate_every=2), "ppo": PPOSetting
 
 def settings_of(agent, tree, **changes):
     found = dataclasses.replace(preset("smoke", agent)[1], tree=str(tree), **SMALL)
-    return dataclasses.replace(found, constants=CONSTANTS.get(agent, found.constants), **changes)
+    return dataclasses.replace(found, **({"constants": CONSTANTS.get(agent, found.constants)} | changes))
 
 
 def rows_of(run):
