@@ -4,7 +4,7 @@ The sender says the token x that minimises s(x) / p(x), where s = -ln(1 - v) and
 payload). Given that x was said, s(x) is exponential with rate 1/p(x); the s of any other payload, place or key is
 exponential with rate 1. The receiver does not know p, so f, a mixture of exponentials over what p usually is, takes its
 place; log2 f(s) / e^-s is the evidence in bits. f may depend on anything but the key: here on the kind of token
-(`polar.text.schemes.robust.tokens`) and on how freely the text was sampled.
+(`polar.text.schemes.robust.words`) and on how freely the text was sampled.
 
 The ratio is averaged over cells of v, so that its mean over a uniform v is exactly 1 in every cell table: whatever f
 is, evidence against the key is an e-value, never more than chance allows.
