@@ -29,7 +29,7 @@ with quitting_on_interrupt(__name__):
     import tyro
 
     from agents.common.settings import RunSettings
-    from agents.training.table import AGENTS, agent_of, preset, preset_names
+    from agents.common.table import AGENTS, agent_of, preset, preset_names
     from wm_env.common.arguments import OptionalPath
     from wm_env.common.help import paragraph_help
 

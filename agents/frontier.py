@@ -18,7 +18,7 @@ with quitting_on_interrupt(__name__):
 
     from agents.common.progress import say
     from agents.common.runs import RunFolder, read_config
-    from agents.training.table import AGENTS, settings_from_json
+    from agents.common.table import AGENTS, settings_from_json
     from wm_env.common.arguments import OptionalPath
     from wm_env.common.figures import Figure
     from wm_env.common.files import check_output, write_atomically
@@ -41,7 +41,7 @@ class RunResult:
     """What a run was after, and what it found.
 
     Attributes:
-        agent: a name of `agents.training.table.AGENTS`.
+        agent: a name of `agents.common.table.AGENTS`.
         epsilon: its bound on the cost.
         law: what its law achieves.
     """

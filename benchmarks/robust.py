@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import tyro
+from command import run_benchmark
 
 from polar.text.keys.key import Key
 from polar.text.schemes.robust.reader import Receiver
@@ -211,7 +212,7 @@ def measure(options: Options, row: Row, tokens: np.ndarray, pool: ProcessPoolExe
     return found
 
 
-def main(options: Options) -> None:
+def work(options: Options) -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     count = 2 * options.texts * LENGTH
     print(
@@ -241,5 +242,9 @@ def main(options: Options) -> None:
             print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 
+def main() -> None:
+    work(tyro.cli(Options, description=__doc__))
+
+
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
+    run_benchmark(main)

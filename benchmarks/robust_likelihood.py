@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import tyro
+from command import run_benchmark
 
 from polar.text.schemes.robust.words import KINDS, as_letters, split_text
 from wm_env.common.arrays import Floats, Ints
@@ -73,7 +74,7 @@ def fit(times: Floats, start: Floats, lean: float) -> Floats:
     return weights
 
 
-def main(options: Options) -> None:
+def work(options: Options) -> None:
     lm = load_lm("mini", device=options.device)
     letters = as_letters(lm.text_tokenizer.strings)
     prompts = [lm.encode(prompt)[:CONTEXT] for prompt in read_prompts("shipped")[:PROMPTS]]
@@ -94,5 +95,9 @@ def main(options: Options) -> None:
     np.savez_compressed(options.output, masses=MASSES, weights=np.round(np.stack(tables), 7))
 
 
+def main() -> None:
+    work(tyro.cli(Options, description=__doc__))
+
+
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
+    run_benchmark(main)

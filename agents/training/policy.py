@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from agents.common.checkpoints import under
 from agents.common.learner import TrainedPolicy
 from agents.common.runs import RunFolder, load_checkpoint, read_config
+from agents.common.table import agent_of
 from agents.training.run import objective_of, problem_of, read_settings
-from agents.training.table import agent_of
 from wm_env.env import CovertWatermarkEnv
 from wm_env.law import JointLaw, load_law
 from wm_env.spaces import join_laws

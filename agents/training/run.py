@@ -19,8 +19,8 @@ from agents.common.runs import (
     read_config,
 )
 from agents.common.settings import AgentSettings, RunSettings
+from agents.common.table import AGENTS, agent_of, settings_from_json
 from agents.training.loop import fit
-from agents.training.table import AGENTS, agent_of, settings_from_json
 from wm_env.common.files import check_writable
 from wm_env.common.threads import torch_threads
 from wm_env.criteria.costs import cost_of

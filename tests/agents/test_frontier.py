@@ -137,7 +137,7 @@ def test_refuses_settings_of_another_type(
     config.write_text(json.dumps(content))
     assert main([str(tmp_path / "run")]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: {config}: {name} is ")
+    assert error.startswith((f"error: {config}: {name} is ", f"error: {config}: {name}="))
     assert error.count("\n") == 1
 
 

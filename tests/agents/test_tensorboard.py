@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from agents.common.table import preset
 from agents.ppo_lagrangian.settings import PPOSettings
 from agents.training.run import start_run, train
-from agents.training.table import preset
 from wm_env.tree import save_tree
 
 TAGS = {

@@ -23,6 +23,7 @@ OPTIONS = {
     "polar.text.schemes.block.__init__": ["Block"],
     "polar.text.schemes.parallel.__init__": ["Parallel"],
     "wm_env.lm.build.options": ["BuildOptions"],
+    "wm_env.theory.capacity": ["Solve"],
 }
 
 

@@ -17,8 +17,8 @@ import torch
 from repository import ROOT
 
 from agents.common.runs import RunFolder, load_checkpoint
+from agents.common.table import preset as preset_of
 from agents.planner.adaptive import plan_adaptive
-from agents.training.table import preset as preset_of
 from polar.code.adaptive import AdaptiveSettings
 from polar.evaluation.adaptive import evaluate_adaptive
 from train import main

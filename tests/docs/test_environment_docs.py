@@ -7,7 +7,7 @@ import torch
 from repository import ROOT
 
 PAGE = (ROOT / "docs" / "using_the_environment.md").read_text(encoding="utf-8")
-FIRST, POLICIES, COPIES, TRAINING = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
+FIRST, POLICIES, COPIES, TEXTS, TRAINING = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
 
 
 @pytest.fixture

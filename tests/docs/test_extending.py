@@ -11,8 +11,8 @@ import pytest
 from repository import ROOT
 
 import train
+from agents.common.table import AGENTS, Row
 from agents.training import load_policy
-from agents.training.table import AGENTS, Row
 from polar.code import decoders
 from wm_env.runs import load_run
 

@@ -123,7 +123,13 @@ def test_rate_is_bounded_by_the_entropy_of_the_induced_law(seed):
 def test_many_laws_at_once_are_measured_as_one_by_one(seeds, one_tree):
     trees = [uneven_tree(3, 2, 4, 0.5, seeds[0] if one_tree else seed) for seed in seeds]
     laws = [random_law(tree, 4, seed).blocks[0] for tree, seed in zip(trees, seeds, strict=True)]
-    batch = BlockLaw(*(torch.stack([getattr(law, field.name) for law in laws], -1) for field in fields(BlockLaw)))
+    batch = BlockLaw(
+        *(
+            torch.stack([getattr(law, field.name) for law in laws], -1)
+            for field in fields(BlockLaw)
+            if field.name != "shared"
+        )
+    )
     if one_tree:
         batch = replace(batch, cover=batch.cover[..., :1], symbol=batch.symbol[..., :1])
     found, parts = measure(batch), measure_by_state(batch)

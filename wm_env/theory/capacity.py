@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Annotated
 
 from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, silence_output, tell, tell_failure
+from wm_env.common.help import paragraph_help
 
 with quitting_on_interrupt(__name__):
     import torch
@@ -304,6 +305,7 @@ class Pairs:
             print(f"{vocabulary:>3}{f'{value} = {float(value):.4f}':>16}{row}{capacity(cover):>9.4f}", flush=True)
 
 
+@paragraph_help
 @dataclass(frozen=True)
 class Solve:
     """Best rate of one cover: its capacity behind a channel, or what is found with a restricted number of labels."""

@@ -10,10 +10,10 @@ import torch
 from agents.common.checkpoints import Best, Entry, adam, checked, read_about
 from agents.common.runs import CHECKPOINT_FORMAT, RunFolder
 from agents.common.settings import RunSettings
+from agents.common.table import preset
 from agents.ppo_lagrangian.settings import PPOSettings
 from agents.primal_dual.settings import LearnerSettings
 from agents.training.run import read_settings, resume_run, start_run, train
-from agents.training.table import preset
 from wm_env.common.tensors import read_tensors, write_tensors
 
 SIZES = {"prompts": 2, "candidates": 4, "labels": 4, "iterations": 4, "epsilon": 2.0}

@@ -11,7 +11,7 @@ from agents.common.runs import (
     read_config,
     save_checkpoint,
 )
-from agents.training.table import preset, settings_from_json
+from agents.common.table import preset, settings_from_json
 from wm_env.tree import load_tree
 
 

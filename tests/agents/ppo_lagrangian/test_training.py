@@ -6,10 +6,10 @@ import torch
 
 from agents.common.interrupts import InterruptedRunError
 from agents.common.runs import RunFolder
+from agents.common.table import preset
 from agents.ppo_lagrangian.settings import PPOSettings
 from agents.training.loop import _Harness
 from agents.training.run import read_settings, resume_run, start_run, train
-from agents.training.table import preset
 from wm_env.information import measure
 from wm_env.law import load_law
 from wm_env.tree import load_tree

@@ -13,11 +13,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from agents.common.interrupts import SIGNALS, InterruptedRunError
 from agents.common.learner import Learner
+from agents.common.table import AGENTS, agent_of, preset, preset_names
 from agents.ppo_lagrangian.settings import PPOSettings
 from agents.primal_dual.settings import LearnerSettings
 from agents.training import load_policy, read_settings, resume_run, start_run, train
 from agents.training.loop import TrainingFailedError
-from agents.training.table import AGENTS, agent_of, preset, preset_names
 from wm_env.law import load_law
 from wm_env.tree import load_tree
 

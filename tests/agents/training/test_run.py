@@ -11,12 +11,12 @@ import torch
 from agents.common.log import TrainingLog
 from agents.common.runs import load_checkpoint, locked, read_config, run_name
 from agents.common.settings import PolicySettings, RunSettings
+from agents.common.table import preset
 from agents.ppo_lagrangian.algorithm import PPOLagrangian
 from agents.ppo_lagrangian.settings import PPOSettings
 from agents.primal_dual.settings import LearnerSettings
 from agents.training.loop import TrainingFailedError
 from agents.training.run import read_settings, resume_run, start_run, train
-from agents.training.table import preset
 
 SMALL = dataclasses.replace(
     preset("smoke")[1], prompts=2, candidates=4, labels=4, iterations=4, constants=LearnerSettings(evaluate_every=2)
@@ -92,7 +92,8 @@ def test_a_policy_without_numbers_ends_the_training(tree, tmp_path, monkeypatch)
     def spoil(model):
         update(model)
         with torch.no_grad():
-            model.policy.table.fill_(torch.nan)
+            for parameter in model.policy.parameters():
+                parameter.fill_(torch.nan)
 
     monkeypatch.setattr(PPOLagrangian, "train", spoil)
     for iterations in (1, 2):
@@ -251,7 +252,7 @@ def test_a_run_folder_is_for_one_process(tree, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"agent": "foo"}, "agent is 'foo'"),
+        ({"agent": "foo"}, "agent='foo'"),
         ({"gradient": None}, "gradient is None"),
         ({"epsilon": "abc"}, "epsilon is 'abc', a number is needed"),
         ({"labels": 16.0}, "labels is 16.0, an integer is needed"),

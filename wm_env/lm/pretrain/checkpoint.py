@@ -18,12 +18,12 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from wm_env.common.files import write_atomically, write_json
 from wm_env.common.json_values import parse_json, read_as
 from wm_env.common.tensors import disk_errors, unreadable
-from wm_env.lm.models.exact.checkpoint import FORMAT_KEYS
-from wm_env.lm.models.exact.network import VERSION
+from wm_env.lm.models.exact.checkpoint import format_values
 from wm_env.lm.models.exact.quantise import W8
 from wm_env.lm.models.exact.weights import FloatSource, integer_tensors, scale_name
 from wm_env.lm.models.llada import exact_shape
 from wm_env.lm.models.network import LLaDAConfig, tensor_names
+from wm_env.lm.models.weights import tensor_digest
 
 FORMAT = 1
 
@@ -58,8 +58,8 @@ def save_integers(
     source = FloatSource(exact_shape(config), W8, lambda name, _: state[name].cpu())
     tensors = {stored[name]: tensor.contiguous() for name, tensor in integer_tensors(source)}
     folder.mkdir(parents=True, exist_ok=True)
-    form = dict(zip(FORMAT_KEYS, (VERSION, W8.name), strict=True))
-    write_json(folder / "config.json", {**config.to_json(), **form})
+    digests = {name: tensor_digest(tensor) for name, tensor in tensors.items()}
+    write_json(folder / "config.json", {**config.to_json(), **format_values(W8, digests)})
     save_tokenizer(folder, tokenizer)
     write_atomically(folder / "model.safetensors", lambda path: _save(tensors, path, {"format": "pt"}))
 

@@ -13,7 +13,8 @@ from ascii_lm import write_ascii_lm
 from repository import ROOT
 
 from polar.__main__ import main
-from polar.text import commands, embedding, output, progress, records
+from polar.text import embedding, progress, records
+from polar.text.command_line import commands, output
 from polar.text.command_line.options import read_input
 from polar.text.embedding import embed_with_retries
 from polar.text.framing import BitString, parse_bits

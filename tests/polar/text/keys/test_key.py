@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from polar.text import ledger as ledger_module
+from polar.text.keys import ledger as ledger_module
 from polar.text.keys.derivation import KeyStream, MessageKeys
 from polar.text.keys.key import Key, load_key, new_key, save_key
 from polar.text.keys.ledger import check_ledger, ledger_beside, open_ledger

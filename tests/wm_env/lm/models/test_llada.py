@@ -159,15 +159,14 @@ def test_names_of_special_tokens_in_a_text_are_ordinary_letters(lm: MaskedLM) ->
     assert lm.encode("") == []
 
 
-def test_a_control_token_that_is_not_marked_special_is_refused(tmp_path: Path) -> None:
+def test_a_control_token_that_is_not_marked_special_is_ordinary_letters_in_a_text(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, random_tensors())
     data = json.loads((folder / "tokenizer.json").read_text())
     data["added_tokens"].append({**data["added_tokens"][-1], "id": 258, "content": "<role>", "special": False})
     (folder / "tokenizer.json").write_text(json.dumps(data))
     lm = load_lm(folder)
     assert lm.banned[258]
-    with pytest.raises(ValueError, match="<role>"):
-        lm.encode("a <role> b")
+    assert bytes(lm.encode("a <role> b")) == b"a <role> b"
 
 
 def test_the_fingerprint_changes_with_one_weight_and_with_the_configuration(tmp_path: Path, lm: MaskedLM) -> None:

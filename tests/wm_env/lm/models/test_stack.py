@@ -87,4 +87,4 @@ def test_both_ends_are_named(folder, other, tmp_path, capsysbinary):
     code, out, err = run("decode", "--key", key, "--model", other, "--prompt", "the tide", tmp_path / "text")
     assert (code, out) == (3, b"")
     assert f"read with {stack_of(load_lm(other))}" in err
-    assert "law file" in err
+    assert "record" in err

@@ -51,6 +51,16 @@ def stored_form(values: Mapping[str, Any]) -> Form | None:
     return form_named(weight_format)
 
 
+def format_values(form: Form, digests: Mapping[str, str]) -> dict[str, str]:
+    """What config.json of an integer checkpoint states of its format, see `FORMAT_KEYS`.
+
+    Args:
+        form: number format of the weights.
+        digests: `tensor_digest` of every tensor by its stored name.
+    """
+    return dict(zip(FORMAT_KEYS, (VERSION, form.name, fingerprint({}, dict(digests))), strict=True))
+
+
 def open_source(
     folder: Path, values: Mapping[str, Any], shape: Shape, names: Mapping[str, str], form: Form | None = None
 ) -> tuple[Source, TensorReader]:
@@ -134,8 +144,7 @@ def write_integers(
     files.append(_write_shard(shards[-1], last))
     if len(files) > 1:
         write_json(out / "model.safetensors.index.json", {"metadata": {}, "weight_map": place})
-    about = VERSION, source.form.name, fingerprint({}, digests)
-    write_json(out / "config.json", {**values, **dict(zip(FORMAT_KEYS, about, strict=True))})
+    write_json(out / "config.json", {**values, **format_values(source.form, digests)})
     for file in _BESIDE:
         if (tokenizer_of / file).is_file():
             shutil.copyfile(tokenizer_of / file, out / file)
