@@ -107,12 +107,12 @@ def test_a_killed_run_resumes_to_the_same_model(options: Options, tmp_path: Path
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     long = replace(options, steps=8, validate_every=8, save_every=1)
     train(replace(long, out=whole))
-    arguments = ["texts", *map(str, options.texts), "weights", "2", "1", "valid", str(options.valid)]
+    arguments = ["--texts", *map(str, options.texts), "--weights", "2", "1", "--valid", str(options.valid)]
     for name in ("d_model", "n_layers", "n_heads", "mlp_hidden_size", "vocab_size", "max_sequence_length"):
         arguments += [f"--{name.replace('_', '-')}", str(getattr(SHAPE, name))]
     for name in ("steps", "tokens_per_step", "warmup", "validate_every", "save_every", "windows"):
         arguments += [f"--{name.replace('_', '-')}", str(getattr(long, name))]
-    command = [sys.executable, "-c", KILLED_AT_STEP_THREE, *arguments, "device", "cpu", "out", str(killed)]
+    command = [sys.executable, "-c", KILLED_AT_STEP_THREE, *arguments, "--device", "cpu", "--out", str(killed)]
     # The sums of floating-point numbers depend on the number of threads, and this process has one.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -158,7 +158,7 @@ def test_a_wall_clock_budget_ends_the_run_and_its_schedule(options: Options, tmp
 
 
 def test_a_run_is_not_overwritten(options: Options, finished: Path, tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="resume"):
+    with pytest.raises(OSError, match="--resume"):
         train(replace(options, out=finished))
     with pytest.raises(OSError, match="nothing to resume"):
         train(replace(options, out=tmp_path, resume=True))
@@ -272,7 +272,7 @@ def test_every_process_of_a_cluster_gets_the_mean_gradient(tmp_path: Path) -> No
         "    assert cluster.agree(7.25 + cluster.rank) == 7.25\n"
         "    cluster.wait()\n"
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "standalone", "nproc_per_node", "2", str(script)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -280,21 +280,21 @@ def test_every_process_of_a_cluster_gets_the_mean_gradient(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["minutes", "1"], "give either steps or minutes"),
-        (["texts", "none.txt"], "none.txt: no such file"),
-        (["texts", "text.txt", "none.gz"], "none.gz: no such file"),
-        (["texts", "."], ". is a folder"),
-        (["texts", "empty.txt"], "empty.txt holds no text"),
-        (["texts", "text.txt", "blank.txt"], "blank.txt holds no text"),
-        (["texts", "damaged.gz"], "damaged.gz is no complete .gz file"),
-        (["valid", "none.txt"], "none.txt: no such file"),
-        (["tokenizer", "none"], "none holds no tokenizer.json"),
-        (["out", "text.txt"], "text.txt cannot be written: choose another --out"),
-        (["out", "text.txt/run"], "text.txt cannot be written: choose another --out"),
-        (["out", "taken"], "taken/tokens.safetensors is no file that can be written: choose another --out"),
-        (["out", "history"], "history/history.json is no file that can be written: choose another --out"),
-        (["out", "named"], "named/model cannot be written: choose another --out"),
-        (["out", "link"], "link/tokenizer cannot be written: choose another --out"),
+        (["--minutes", "1"], "give either steps or minutes"),
+        (["--texts", "none.txt"], "none.txt: no such file"),
+        (["--texts", "text.txt", "none.gz"], "none.gz: no such file"),
+        (["--texts", "."], ". is a folder"),
+        (["--texts", "empty.txt"], "empty.txt holds no text"),
+        (["--texts", "text.txt", "blank.txt"], "blank.txt holds no text"),
+        (["--texts", "damaged.gz"], "damaged.gz is no complete .gz file"),
+        (["--valid", "none.txt"], "none.txt: no such file"),
+        (["--tokenizer", "none"], "none holds no tokenizer.json"),
+        (["--out", "text.txt"], "text.txt cannot be written: choose another --out"),
+        (["--out", "text.txt/run"], "text.txt cannot be written: choose another --out"),
+        (["--out", "taken"], "taken/tokens.safetensors is no file that can be written: choose another --out"),
+        (["--out", "history"], "history/history.json is no file that can be written: choose another --out"),
+        (["--out", "named"], "named/model cannot be written: choose another --out"),
+        (["--out", "link"], "link/tokenizer cannot be written: choose another --out"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -317,8 +317,8 @@ def test_bad_input_is_one_line_and_exit_code_2(
     Path("link").mkdir()
     Path("link/tokenizer").symlink_to("/dev/null")
     before = sorted(Path().rglob("*"))
-    base = ["texts", "text.txt", "valid", "text.txt", "out", "run", "steps", "1", "device", "cpu"]
-    shape = ["d_model", "16", "n_layers", "1", "n_heads", "2", "mlp_hidden_size", "24", "vocab_size", "262"]
+    base = ["--texts", "text.txt", "--valid", "text.txt", "--out", "run", "--steps", "1", "--device", "cpu"]
+    shape = ["--d-model", "16", "--n-layers", "1", "--n-heads", "2", "--mlp-hidden-size", "24", "--vocab-size", "262"]
     monkeypatch.setattr(sys, "argv", ["pretrain", *base, *shape, *arguments])
     code = main()
     error = capsys.readouterr().err
@@ -326,12 +326,12 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert error.startswith("error: ")
     assert message in error
     assert "Errno" not in error
-    if "out" in arguments:
+    if "--out" in arguments:
         assert sorted(Path().rglob("*")) == before
 
 
 def test_the_usage_line_is_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["/somewhere/pretrain.py", "help"])
+    monkeypatch.setattr("sys.argv", ["/somewhere/pretrain.py", "--help"])
     with pytest.raises(SystemExit):
         main()
     assert capsys.readouterr().out.startswith("usage: python -m wm_env.lm.pretrain [")
