@@ -369,7 +369,7 @@ def test_nonces_are_counted_across_links(run, key, model, tmp_path):
 def test_a_model_without_entropy_is_exit_code_1(run, key, model):
     code, out, err = run(
         "embed", "--key", key, "--model", model, "--prompt", "a", "--message", "x", "--temperature", "1e-6",
-        "--patience", "20",
+        "--patience", "20", "--form", "any",
     )  # fmt: skip
     assert (code, out) == (1, b"")
     assert "leaves no choice" in err
