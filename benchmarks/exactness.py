@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 import tyro
+from command import run_benchmark
 from random_llada import llada_8b
 from torch import Tensor
 
@@ -140,4 +141,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(main)

@@ -146,7 +146,7 @@ def test_refuses_settings_of_another_type(
     [
         ("gamma", 1e300, r"gamma=1e\+300: a discount in \(0, 1\] is needed"),
         ("gamma", 0, "gamma=0.0: a discount"),
-        ("epsilon", -1, "epsilon=-1.0: a total-variation budget of 0 or more is needed"),
+        ("epsilon", -1, "epsilon=-1.0: a budget of 0 or more is needed"),
     ],
 )
 def test_refuses_settings_out_of_range(
@@ -181,7 +181,7 @@ def test_the_figure_goes_beside_the_first_run(tmp_path: Path, capsys: pytest.Cap
     ("change", "message"),
     [
         ({"objective": "coded"}, "the frontier is that of the gp objective"),
-        ({"gamma": 1.0}, "different trees or discounts"),
+        ({"gamma": 1.0}, "different trees, discounts or costs"),
     ],
 )
 def test_refuses_runs_that_do_not_compare(

@@ -47,7 +47,7 @@ def test_many_copies_are_stepped(run):
 def test_the_training_loop_learns(run):
     (line,) = run(TRAINING)
     rate = float(line.split()[0])
-    documented = re.search(r"^([\d.]+) bits within the budget after \d+ steps$", PAGE, re.M)
+    documented = re.search(r"^([\d.]+) bits within the budget after \d+ rollouts$", PAGE, re.M)
     assert documented is not None
     # Rounding differs between processors, and learning makes more of it.
     assert rate == pytest.approx(float(documented.group(1)), abs=1.0)
