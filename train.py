@@ -11,11 +11,12 @@ Examples:
   python train.py --run runs/paper --resume              go on after an interruption
 """
 
+import os
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    # Until the imports below are done, Ctrl-C ends the process without a traceback.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Until the imports below are done, Ctrl-C ends the process with a line and no traceback.
+    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
 
 import argparse
 import dataclasses
@@ -30,7 +31,7 @@ with quitting_on_interrupt(__name__):
 
     from agents.common.settings import RunSettings
     from agents.common.table import AGENTS, agent_of, preset, preset_names
-    from wm_env.common.arguments import OptionalPath
+    from wm_env.common.arguments import parse
     from wm_env.common.help import paragraph_help
 
 
@@ -130,13 +131,13 @@ def _parse(default: RunSettings) -> tuple[Options, RunSettings]:
         [
             ("settings", Annotated[settings_kind, tyro.conf.arg(name="")], dataclasses.field(default=settings_kind())),
             ("preset", names | None, None),
-            ("run", OptionalPath, None),
+            ("run", Path | None, None),
             ("resume", bool, False),
         ],
         frozen=True,
     )
     options_kind.__doc__ = Options.__doc__
-    given: Any = tyro.cli(options_kind, description=__doc__, config=(tyro.conf.FlagCreatePairsOff,))
+    given: Any = parse(options_kind, description=__doc__, config=(tyro.conf.FlagCreatePairsOff,))
     settings = RunSettings(**{name: getattr(given.settings, name) for name, *_ in fields})
     return Options(given.preset, given.run, given.resume), settings
 

@@ -23,6 +23,7 @@ with quitting_on_interrupt(__name__):
     from agents.common.progress import say
     from agents.common.runs import RunFolder, read_config
     from agents.frontier import RunResult, frontier, read_runs, short_names
+    from wm_env.common.arguments import parse
     from wm_env.common.arrays import Floats
     from wm_env.common.figures import COLOURS, figure_format, new_figure, save_figure
     from wm_env.common.files import check_output, reading
@@ -238,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Read runs, print a table, write the figure; exit code 0 done, 1 failed, 2 bad input, 130 interrupted."""
     try:
         with quitting_on_interrupt(__name__):
-            options = tyro.cli(Options, prog="python -m agents.compare", args=arguments, description=Options.__doc__)
+            options = parse(Options, prog="python -m agents.compare", args=arguments, description=Options.__doc__)
         tree, gamma, cost, groups = read_groups(options.runs)
         out = options.out if options.out is not None else options.runs[0].parent / "compare.png"
         figure_format(out)

@@ -35,6 +35,7 @@ with quitting_on_interrupt(__name__):
         token_code,
     )
     from polar.code.memoryless import decode, draw_states, encode
+    from wm_env.common.arguments import parse
     from wm_env.common.files import check_output, write_atomically
     from wm_env.information import measure
     from wm_env.theory.capacity import (
@@ -300,7 +301,7 @@ Command = Annotated[Rates, tyro.conf.subcommand("rates")] | Annotated[Noisy, tyr
 
 
 def main() -> None:
-    options = tyro.cli(Command, description=__doc__)
+    options = parse(Command, description=__doc__)
     within(options, vocabulary=(2, 1024), smallest=(1, 20), largest=(options.smallest, 20), frames=MANY, seed=SEEDS)
     torch.set_num_threads(1)
     options.run()

@@ -37,6 +37,7 @@ with quitting_on_interrupt(__name__):
     from polar.text.schemes.parallel.step import draw_labels, draw_tokens, label_masses, place_points
     from polar.text.settings import LawSettings, Limits, Settings
     from polar.text.sources import open_vocabulary
+    from wm_env.common.arguments import parse
     from wm_env.common.arrays import Floats, Ints
     from wm_env.lm.models.load import load_lm
     from wm_env.lm.models.masked_lm import MaskedLM
@@ -290,7 +291,7 @@ def edit_text(bench: Bench, settings: Settings, number: int, cells: dict[str, li
 
 def main() -> None:
     torch.set_num_threads(1)
-    options = tyro.cli(Options, description=__doc__)
+    options = parse(Options, description=__doc__)
     within(options, count=MANY, seed=SEEDS)
     bench = Bench(options)
     (table if options.what == "table" else edits)(bench)

@@ -18,6 +18,7 @@ import tyro
 from command import run_benchmark
 
 from polar.text.schemes.robust.words import KINDS, as_letters, split_text
+from wm_env.common.arguments import parse
 from wm_env.common.arrays import Floats, Ints
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.masked_lm import MaskedLM
@@ -96,7 +97,7 @@ def work(options: Options) -> None:
 
 
 def main() -> None:
-    work(tyro.cli(Options, description=__doc__))
+    work(parse(Options, description=__doc__))
 
 
 if __name__ == "__main__":

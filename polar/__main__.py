@@ -13,6 +13,13 @@ Texts and payloads go to standard output, everything else to standard error. Exi
 arguments or input, 3 the text carries no message or is not marked, 130 interrupted.
 """
 
+import os
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Until the imports below are done, Ctrl-C ends the process with a line and no traceback.
+    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
+
 import sys
 
 from wm_env.common.command import INTERRUPTED, is_closed, quitting_on_interrupt, run_command, tell, tell_failure
@@ -22,6 +29,7 @@ with quitting_on_interrupt(__name__):
 
     from polar.text.command_line.options import Command, Decode, Detect, Embed, Keygen, read_input
     from polar.text.keys.key import load_key, new_key, save_key
+    from wm_env.common.arguments import parse
 
 DONE, FAILED, NO_MESSAGE = 0, 1, 3
 
@@ -30,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     try:
         with quitting_on_interrupt(__name__):
-            options = tyro.cli(
+            options = parse(
                 Command,
                 prog="python -m polar",
                 description=__doc__,
@@ -71,7 +79,9 @@ def _embed(options: Embed) -> int:
     _check_output()
     key, message, prompt = load_key(options.key), options.read_message(), options.model.read_prompt()
     with quitting_on_interrupt(__name__):
-        from polar.text.command_line.commands import embed
+        from polar.text.command_line.commands import embed, import_models
+
+        import_models()
 
     embed(options, key, message, prompt)
     return DONE
@@ -84,7 +94,10 @@ def _decode(options: Decode) -> int:
     key, text = load_key(options.key), read_input(options.text_file)
     prompt = options.read_prompt()
     with quitting_on_interrupt(__name__):
-        from polar.text.command_line.commands import decode
+        from polar.text.command_line.commands import decode, import_models
+
+        if options.needs_model:
+            import_models()
 
     return DONE if decode(options, key, text, prompt) else NO_MESSAGE
 

@@ -94,7 +94,7 @@ def quitting_on_interrupt(module: str) -> Iterator[None]:
         return
     os.environ.pop("MPLBACKEND", None)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    quits = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL)
+    quits = signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None)
     if quits:
         signal.signal(signal.SIGINT, _quit)
     try:
