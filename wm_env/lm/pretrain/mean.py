@@ -1,6 +1,6 @@
 """The weighted mean of models of one run, rounded to 8-bit integers: often better than each of them.
 
-    python -m wm_env.lm.pretrain.mean --models runs/early/model runs/late/model --weights 0.35 0.65 --out runs/mean
+python -m wm_env.lm.pretrain.mean --models runs/early/model runs/late/model --weights 0.35 0.65 --out runs/mean
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def write_mean(models: Sequence[Path], weights: Sequence[float], out: Path) -> N
     """
     if len(models) != len(weights) or not models:
         raise ValueError(f"{len(models)} models but {len(weights)} weights; give one a model")
-    if not all(0 < weight and isfinite(weight) for weight in weights):
+    if not all(weight > 0 and isfinite(weight) for weight in weights):
         raise ValueError("weights must be positive numbers")
     values = read_json(models[0] / "config.json")
     config = LLaDAConfig.from_json({name: value for name, value in values.items() if name not in FORMAT_KEYS})
