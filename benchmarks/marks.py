@@ -15,7 +15,9 @@ from wm_env.common.command import quitting_on_interrupt
 with quitting_on_interrupt(__name__):
     import tyro
     from mark_schemes.registry import NAMES
-    from mark_texts import write_texts
+    from mark_texts import held_out_prompts, write_texts
+
+    from wm_env.lm.prompts import read_prompts
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,15 @@ class Write:
     """Texts of each mark, temperature and length."""
     device: str = "cpu"
     """Where the model runs."""
+    tuning: bool = False
+    """Write behind the shipped prompts instead, for texts that may be tuned on."""
 
     def run(self) -> None:
         within(self, texts=(1, 10_000))
         if unknown := set(self.marks) - set(NAMES):
             raise ValueError(f"--marks {' '.join(sorted(unknown))}: the marks are {', '.join(NAMES)}")
-        write_texts(self.folder, self.marks, self.temperatures, self.texts, self.device)
+        prompts = read_prompts("shipped") if self.tuning else held_out_prompts()
+        write_texts(self.folder, self.marks, self.temperatures, self.texts, self.device, prompts)
 
 
 def main() -> None:
