@@ -65,55 +65,39 @@ def advance_starts(weight: Floats, ratio: Floats, edits: Floats) -> Floats:
 
 
 @compiled
-def advance_scan(
-    weight: Singles,
-    then: Singles,
-    outside: float,
-    leads: Leads,
-    pilot: Bools,
-    back: Ints,
-    cell: Cells,
-    tables: Singles,
-    edits: Floats,
-) -> tuple[float, float, int]:
-    """One word further along the whole tape, for one table.
+def multiply_scan(ratio: Singles, places: Ints, back: int, cells: Cells, table: Singles) -> None:
+    """Multiply `ratio` with the ratios of one token along the whole tape.
 
     Args:
-        weight: of each word of the tape, shape (size,).
-        then: the weights one word further, not yet divided by their sum.
-        outside: weight of no mark so far.
-        leads: numbers of the tokens of the word along the tape, shape (tokens, size).
-        pilot: whether the tokens' places are of level 0, shape (tokens, places), the same for all nonces.
-        back: 1 for a token that opens the word, whose place is one of the word before, shape (tokens,).
-        cell: the cell of each lead, shape (2^16,).
-        tables: ratios of each token, shape (tokens, cells).
-        edits: probabilities that a word is replaced, added, deleted, that the mark ends, and that it begins.
-
-    Returns:
-        The sum, the part of it that is outside, and the word of the tape of the largest weight.
+        ratio: shape (size,), changed.
+        places: the words where a token of this slot is at level 0, ascending, shape (m,).
+        back: 1 for a token that opens a word: its place is one of the word before.
+        cells: the cells of its leads there, shape (m,).
+        table: shape (cells,).
     """
-    replaced, added, deleted, left, enter = edits
-    size, segment = len(weight), pilot.shape[1]
-    coming, going = np.float32(outside * enter / size), np.float32(1 - added - deleted - left)
-    skipping, adding = np.float32(deleted), np.float32(added)
-    kept, other = np.float32(1 - replaced), np.float32(replaced)
-    inside, before, best = 0.0, 0.0, 0
-    for place in range(size):
-        moved = coming
-        if place:
-            moved += going * weight[place - 1]
-        if place > 1:
-            moved += skipping * weight[place - 2]
-        ratio = np.float32(1)
-        for token in range(len(back)):
-            at = place - back[token]
-            if at >= 0 and pilot[token, at % segment]:
-                ratio *= tables[token, cell[leads[token, at]]]
-        moved = moved * (kept * ratio + other) + adding * weight[place]
-        then[place] = moved
-        inside += moved
-        before += weight[place]
-        if moved > then[best]:
-            best = place
-    still = outside * (1 - enter) + left * before
-    return still + inside, still, best
+    count = len(places)
+    if count and places[-1] + back >= len(ratio):
+        count -= 1
+    for number in range(count):
+        ratio[places[number] + back] *= table[cells[number]]
+
+
+@compiled
+def advance_scan(weight: Singles, then: Singles, ratio: Singles, coming: float, edits: Floats) -> None:
+    """The weights one word further along the whole tape, `then`, not yet divided by their sum.
+
+    Args:
+        weight, then: of each word of the tape, shape (size,).
+        ratio: of the word of the text there, shape (size,).
+        coming: weight with which the mark begins at each word.
+        edits: probabilities that a word is replaced, added, deleted, and that the mark ends.
+    """
+    one = np.float32(1)
+    replaced, added, deleted = np.float32(edits[0]), np.float32(edits[1]), np.float32(edits[2])
+    going, start = np.float32(1 - edits[1] - edits[2] - edits[3]), np.float32(coming)
+    kept = one - replaced
+    then[0] = start * (kept * ratio[0] + replaced) + added * weight[0]
+    then[1] = (start + going * weight[0]) * (kept * ratio[1] + replaced) + added * weight[1]
+    for place in range(2, len(weight)):
+        moved = start + going * weight[place - 1] + deleted * weight[place - 2]
+        then[place] = moved * (kept * ratio[place] + replaced) + added * weight[place]

@@ -7,7 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polar.text.schemes.robust.randomness import LANES, Randomness
-from polar.text.schemes.robust.reading.filters import advance_scan, advance_starts, multiply_starts
+from polar.text.schemes.robust.reading.filters import (
+    advance_scan,
+    advance_starts,
+    multiply_scan,
+    multiply_starts,
+)
 from polar.text.schemes.robust.reading.likelihood import LEAD_CELL, Likelihood
 from polar.text.schemes.robust.tape import SEGMENT, levels
 from polar.text.schemes.robust.words import SplitText
@@ -122,23 +127,25 @@ def _filter(
     """
     size = SEGMENT * len(nonces)
     groups = np.arange(size // LANES) + nonces.start * (SEGMENT // LANES)
-    pilot = np.ascontiguousarray((levels(1) == 0).T)
-    known: dict[tuple[int, int], NDArray[np.uint16]] = {}
-    edits = np.array([_REPLACED, _ADDED, _DELETED, _LEFT, _ENTER])
+    places = [np.flatnonzero(np.tile(row == 0, len(nonces))) for row in levels(1).T]
+    known: dict[tuple[int, int], NDArray[np.int32]] = {}
+    edits = np.array([_REPLACED, _ADDED, _DELETED, _LEFT])
     outside, weight, then = 1.0, np.zeros(size, dtype=np.float32), np.empty(size, dtype=np.float32)
     starts = np.append(np.flatnonzero(np.diff(text.word, prepend=-1)), len(text.token))
     for word in range(text.words):
-        part = slice(starts[word], starts[word + 1])
-        slots, rows = text.slot[part], []
-        for token, slot in zip(text.token[part], slots, strict=True):
-            if (name := (int(token), int(slot))) not in known:
-                known[name] = randomness.pilot_leads(groups, np.array([slot]), np.array([token]))[0]
-            rows.append(known[name])
-        back, table = text.opens[part].astype(np.int64), likelihood.lead_ratio[text.kind[part]]
-        total, outside, place = advance_scan(
-            weight, then, outside, np.stack(rows), pilot[slots], back, LEAD_CELL, table, edits
-        )
+        ratio = np.ones(size, dtype=np.float32)
+        for token in range(starts[word], starts[word + 1]):
+            slot = int(text.slot[token])
+            if (name := (int(text.token[token]), slot)) not in known:
+                leads = randomness.pilot_leads(groups, np.array([slot]), text.token[token : token + 1])[0]
+                known[name] = LEAD_CELL[leads[places[slot]]]
+            table = likelihood.lead_ratio[text.kind[token]]
+            multiply_scan(ratio, places[slot], int(text.opens[token]), known[name], table)
+        advance_scan(weight, then, ratio, outside * _ENTER / size, edits)
+        outside = outside * (1 - _ENTER) + _LEFT * float(weight.sum())
+        total = outside + float(then.sum())
         weight, then = then, weight
         weight /= np.float32(total)
         outside /= total
+        place = int(weight.argmax())
         yield total, float(np.log2(max(weight[place], 1e-30)) - np.log2(max(outside, 1e-300))), place
