@@ -22,6 +22,7 @@ with quitting_on_interrupt(__name__):
     import matplotlib.pyplot as plt
     import numpy as np
     import tyro
+    from matplotlib.figure import Figure
 
     from polar.code.lists.covert import SC, ListScheme, decode, design, draw_states, encode, label_code, prices
     from polar.code.lists.precoding import CHECKS, PAC_TAPS
@@ -140,7 +141,7 @@ def main() -> None:
 def limit(log_length: int, replaced: float, options: Options) -> float:
     """Bits per token that no code exceeds at this length."""
     law = corollary_labels(VOCABULARY, replaced)
-    return message_limit(law, 2**log_length, options.block_error) / 2**log_length
+    return float(message_limit(law, 2**log_length, options.block_error)) / 2**log_length
 
 
 def show(
@@ -161,7 +162,7 @@ def show(
 
 def draw(
     found: Mapping[tuple[str, int, float], Found], limits: Mapping[tuple[int, float], float], options: Options
-) -> "plt.Figure":
+) -> Figure:
     """One panel for every share of replaced tokens."""
     count = len(options.replaced)
     figure, axes = plt.subplots(1, count, figsize=(3.2 * count, 3.2), sharey=True, layout="constrained", squeeze=False)

@@ -139,7 +139,7 @@ def encode(
     word[:, sets.message[0]] = np.hstack((messages, check_values(messages, scheme.check))) ^ pad
     word[:, sets.key[0]] = fixed
 
-    shift = (rng.integers(2, size=states.shape) * (states == 0)).astype(np.uint8)
+    shift: Bits = rng.integers(2, size=states.shape, dtype=np.uint8) * (states == 0)
     word ^= deconvolve(polar_transform(shift), scheme.taps)
     forced = (sets.message | sets.key)[0]
     found = decode_paths(code.encoder[0].llr[states, 0], forced, word[:, forced], scheme.paths, scheme.taps)
@@ -161,4 +161,5 @@ def decode(code: TokenCode, sets: IndexSets, scheme: ListScheme, received: Ints,
     candidates = found.free[:, :, sets.message[0][~known]] ^ pad[:, None].astype(np.uint8)
     messages, checks = np.split(candidates, [sets.message_bits - scheme.check.bits], axis=2)
     right = (check_values(messages, scheme.check) == checks).all(2) & np.isfinite(found.log_prob)
-    return messages[np.arange(len(messages)), right.argmax(1)]
+    chosen: Bits = messages[np.arange(len(messages)), right.argmax(1)]
+    return chosen
