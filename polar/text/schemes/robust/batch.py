@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from polar.text.keys.key import Key
-from polar.text.schemes.robust.messages import read_forms
+from polar.text.schemes.robust.messages import p_value_of, read_forms
 from polar.text.schemes.robust.reader import FIRST_NONCES, Receiver
 from polar.text.schemes.robust.settings import RobustSettings
 from wm_env.lm.tokenizer import TextTokenizer
@@ -49,11 +49,12 @@ class RowReader:
         """`payload` as zeros and ones (empty without a message), `nonce` (-1 without), `p_value`, `score` in bits, and
         `marked`, the ranges of characters that are marked.
         """
-        reading = read_forms(self._receiver, row[self._column] or "")[-1]
+        readings = read_forms(self._receiver, row[self._column] or "")
+        reading = readings[-1]
         return {
             "payload": "".join(map(str, reading.payload or ())),
             "nonce": -1 if reading.nonce is None else reading.nonce,
-            "p_value": reading.p_value,
+            "p_value": p_value_of(readings),
             "score": reading.score,
             "marked": [list(part) for part in reading.parts()],
         }

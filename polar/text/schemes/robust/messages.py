@@ -9,7 +9,7 @@ from polar.text.canonical import canonical, decoded
 from polar.text.decoding import Decoded
 from polar.text.framing import BitString, Message
 from polar.text.keys.key import Key
-from polar.text.schemes.robust.reader import Reading, Receiver
+from polar.text.schemes.robust.reader import Reading, Receiver, check_length
 from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.settings import Settings
 from wm_env.lm.tokenizer import TextTokenizer
@@ -21,9 +21,12 @@ _TYPOGRAPHIC = str.maketrans(
 if TYPE_CHECKING:
     from polar.text.schemes.robust import Robust
 _QUOTE = re.compile(r"^[ \t]*(>[ \t]?)+", re.MULTILINE)
-_EMPHASIS = re.compile(r"(?<!\w)(\*\*|__|\*|_|`)(?=\S)(.+?)(?<=\S)\1(?!\w)")
+_EMPHASIS = re.compile(r"(?<!\w)(\*\*|__|\*|_|`)(?=\S)(.{1,500}?)(?<=\S)\1(?!\w)")
 _ESCAPED = re.compile(r"\\([\\`*_{}\[\]()#+\-.!>])")
 _HYPHENATED = re.compile(r"(?<=[a-z])-\n(?=[a-z])")
+
+MARKED = 1e-3
+"""A text of a smaller p-value counts as marked."""
 
 
 def payload_of(message: Message, payload_bits: int) -> list[int]:
@@ -50,7 +53,11 @@ def message_of(payload: Sequence[int]) -> Message:
 def plain_forms(text: str) -> list[str]:
     """A received text as it is, and with what copying adds undone: white space, quotation marks of mail, typographic
     quotes, HTML escapes, Markdown.
+
+    Raises:
+        ValueError: the text is longer than `MOST_CHARACTERS`.
     """
+    check_length(text)
     plain = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     undone = _HYPHENATED.sub("", _QUOTE.sub("", html.unescape(plain))).translate(_TYPOGRAPHIC)
     undone = " " + canonical(_ESCAPED.sub(r"\1", _EMPHASIS.sub(r"\2", undone)))
@@ -74,7 +81,7 @@ def find(
         return Decoded(None, None, 1.0, "there is no nonce to try")
     receiver = Receiver(key, tokenizer, robust_settings(scheme, settings), range(tried[0], tried[-1] + 1))
     readings = read_forms(receiver, letters)
-    p_value = min(1.0, len(readings) * min(reading.p_value for reading in readings))
+    p_value = p_value_of(readings)
     last = readings[-1]
     if last.payload is None:
         reason = f"no payload passes the check ({sum(reading.attempts for reading in readings)} candidates compared)"
@@ -90,3 +97,8 @@ def read_forms(receiver: Receiver, text: str) -> list[Reading]:
         if readings[-1].payload is not None:
             break
     return readings
+
+
+def p_value_of(readings: Sequence[Reading]) -> float:
+    """The p-value of a text of which several forms were read: that of the best, times their number."""
+    return min(1.0, len(readings) * min(reading.p_value for reading in readings))
