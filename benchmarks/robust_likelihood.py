@@ -19,6 +19,7 @@ from command import run_benchmark
 
 from polar.text.schemes.robust.words import KINDS, as_letters, split_text
 from wm_env.common.arrays import Floats, Ints
+from wm_env.common.files import check_output
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.prompts import read_prompts
@@ -75,6 +76,7 @@ def fit(times: Floats, start: Floats, lean: float) -> Floats:
 
 
 def work(options: Options) -> None:
+    check_output(options.output, "name another --output", "weights.npy")
     lm = load_lm("mini", device=options.device)
     letters = as_letters(lm.text_tokenizer.strings)
     prompts = [lm.encode(prompt)[:CONTEXT] for prompt in read_prompts("shipped")[:PROMPTS]]
