@@ -28,7 +28,7 @@ from polar.text.schemes.stream import Stream
 from polar.text.settings import LawSettings, Limits, Settings
 from polar.text.sources import open_vocabulary
 from polar.text.vocabulary import Vocabulary
-from wm_env.common.files import read_json, write_json
+from wm_env.common.files import check_output, read_json, write_json
 from wm_env.common.json_values import read_as
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.masked_lm import MaskedLM
@@ -122,6 +122,7 @@ def run(options: Options) -> None:
     within(options, count=MANY, processes=(1, 1024), minutes=(0, 10**6), seed=SEEDS)
     start, here = time.perf_counter(), machine(options.device)
     if options.what == "write":
+        check_output(options.file, "name another file", '"letters"')
         written = run_shares(partial(write, options), options.count, options.processes, options.minutes)
         letters = [asdict(letter) for letter in written]
         write_json(options.file, {"scheme": options.scheme, "machine": here, "letters": letters})

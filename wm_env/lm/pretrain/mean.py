@@ -66,6 +66,8 @@ def main() -> int:
     def work() -> None:
         for name in ("config.json", "model.safetensors", "tokenizer.json"):
             check_output(options.out / name, "choose another --out")
+            if (options.out / name).exists():
+                raise FileExistsError(f"{options.out} holds a model: choose another --out")
         write_mean(options.models, options.weights, options.out)
 
     return exit_code(work, "interrupted: nothing is complete")
