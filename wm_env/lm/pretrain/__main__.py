@@ -12,7 +12,7 @@ with quitting_on_interrupt(__name__):
     import tyro
     from transformers import PreTrainedTokenizerFast
 
-    from wm_env.lm.models.weights import read_tokenizer
+    from wm_env.lm.models.checkpoint_tokenizer import read_tokenizer
     from wm_env.lm.pretrain.checkpoint import Progress, save_tokenizer
     from wm_env.lm.pretrain.cluster import Cluster
     from wm_env.lm.pretrain.corpus import TokenStream, interleave, load_or_tokenize, train_tokenizer
