@@ -68,6 +68,9 @@ CONTEXT, LENGTH, CANDIDATES, WIDTH, TEMPERATURE = 64, 8, 20, 24, 4.0
 PAPER_PROMPTS, PAPER_BLOCKS = 50, 2
 
 
+BENCHMARK = "extraction: figures"
+
+
 class Figures(dict[str, Any]):
     """Results by name; each is printed as a row of a table when it is known, so that a long run shows where it is."""
 
@@ -83,7 +86,7 @@ class Figures(dict[str, Any]):
     def write(self, path: Path | None) -> None:
         """Write them as JSON if there is a path."""
         if path is not None:
-            write_json(path, self)
+            write_json(path, {"benchmark": BENCHMARK, **self})
 
 
 def main() -> None:
@@ -120,7 +123,9 @@ def main() -> None:
     command.set_defaults(run=mini)
     options = parser.parse_args()
     if getattr(options, "json", None) is not None:
-        check_output(options.json, "name another --json")
+        check_output(options.json, "name another --json", BENCHMARK)
+    if getattr(options, "profile", None) is not None:
+        check_output(options.profile, "name another --profile", "Self CPU")
     options.run(options)
 
 

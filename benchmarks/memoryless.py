@@ -36,7 +36,8 @@ with quitting_on_interrupt(__name__):
     )
     from polar.code.memoryless import decode, draw_states, encode
     from wm_env.common.arguments import parse
-    from wm_env.common.files import check_output, write_atomically
+    from wm_env.common.figures import FIGURE_MARK, figure_format, save_figure
+    from wm_env.common.files import check_output
     from wm_env.information import measure
     from wm_env.theory.capacity import (
         Cover,
@@ -122,7 +123,7 @@ def simulate(code: TokenCode, sets: IndexSets, scheme: Scheme, options: "Rates")
         states = draw_states(code, batch, n, generator)
         messages = draw_bits(rng, batch, sets.message_bits)
         keys = draw_bits(rng, batch, sets.key_bits)
-        sent = encode(code, sets, states, messages, keys, generator, scheme.particles)
+        sent = encode(code, sets, states, messages, keys, rng, scheme.particles)
         wrong = decode(code, sets, sent.symbols, keys) != messages
         frames, failures, lost = frames + batch, failures + int(wrong.any(1).sum()), lost + int(wrong.sum())
     spent = time.process_time() - start
@@ -158,7 +159,8 @@ class Rates:
 
     def run(self) -> None:
         within(self, share=(0, 1), seconds=(0, 10**9))
-        check_output(self.out, "name another --out")
+        check_output(self.out, "name another --out", FIGURE_MARK)
+        figure_format(self.out)
         figure, (errors, rates, variation) = plt.subplots(1, 3, figsize=(14, 4.2))
         two, many = pairs_code(self.vocabulary, 2), pairs_code(self.vocabulary, self.vocabulary)
         limit = self.vocabulary**2 // 4 / math.comb(self.vocabulary, 2)
@@ -177,7 +179,7 @@ class Rates:
             axes.set_xscale("log", base=2)
             axes.legend(fontsize=7)
         figure.tight_layout()
-        write_atomically(self.out, lambda temporary: figure.savefig(temporary, format="png", dpi=140))
+        save_figure(figure, self.out)
         print(f"wrote {self.out}")
 
     def plain_rates(self, axes: Axes, name: str, code: TokenCode, limit: float, colour: str) -> None:
@@ -274,7 +276,7 @@ class Noisy:
             states = draw_states(code, self.frames, n, generator)
             messages = draw_bits(rng, self.frames, sets.message_bits)
             keys = draw_bits(rng, self.frames, sets.key_bits)
-            symbols = encode(code, sets, states, messages, keys, generator).symbols
+            symbols = encode(code, sets, states, messages, keys, rng).symbols
             hit = rng.random(symbols.shape) < self.substitution
             moved = (symbols + rng.integers(1, self.vocabulary, symbols.shape)) % self.vocabulary
             wrong = (decode(code, sets, np.where(hit, moved, symbols), keys) != messages).any(1)

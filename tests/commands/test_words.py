@@ -10,9 +10,8 @@ from typing import Literal
 import pytest
 from repository import ROOT
 
-import evaluate
-import train
-from agents import compare, frontier
+from agents import compare, frontier, train
+from polar import evaluate
 from polar.text.command_line.options import Decode, Detect, Embed, Keygen
 from wm_env.common.arguments import parse
 from wm_env.common.torchrun import world_size

@@ -49,9 +49,10 @@ def _check_texts(options: Options) -> None:
 def _open_folder(options: Options) -> None:
     for name in ("tokenizer", "model"):
         check_writable(options.out / name, "choose another --out")
-    for name in ("tokens.safetensors", "checkpoint.safetensors", "history.json"):
-        check_output(options.out / name, "choose another --out")
+    check_output(options.out / "tokens.safetensors", "choose another --out", "text_ends")
     for name in ("checkpoint.safetensors", "history.json"):
+        check_output(options.out / name, "choose another --out")
+    for name in ("checkpoint.safetensors", "history.json", "model"):
         if (options.out / name).exists() and not options.resume:
             raise FileExistsError(f"{options.out} holds a run; pass --resume to continue it, or name a new folder")
     options.out.mkdir(parents=True, exist_ok=True)

@@ -13,13 +13,14 @@ from ascii_lm import write_ascii_lm
 from repository import ROOT
 
 from polar.__main__ import main
-from polar.text import embedding, progress, records
+from polar.text import embedding, records
 from polar.text.command_line import commands, output
 from polar.text.command_line.options import read_input
 from polar.text.embedding import embed_with_retries
 from polar.text.framing import BitString, parse_bits
 from polar.text.keys.key import Key, load_key, save_key
 from polar.text.keys.ledger import NonceLedger, ledger_beside, open_ledger
+from wm_env.common import progress
 from wm_env.common.files import MOST_BYTES
 
 
