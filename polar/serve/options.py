@@ -8,8 +8,7 @@ import tyro
 
 from polar.text.keys.ledger import check_ledger, ledger_beside
 from polar.text.schemes.robust import MOST_TOKENS
-from polar.text.schemes.robust.reader import MOST_CHARACTERS
-from polar.text.schemes.robust.settings import RobustSettings
+from polar.text.schemes.robust.settings import MOST_CHARACTERS, RobustSettings
 from wm_env.common.files import encoded
 from wm_env.common.help import paragraph_help
 
