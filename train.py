@@ -20,6 +20,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 import argparse
 import dataclasses
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,6 +33,7 @@ with quitting_on_interrupt(__name__):
     from agents.common.table import AGENTS, agent_of, preset, preset_names
     from wm_env.common.arguments import OptionalPath
     from wm_env.common.help import paragraph_help
+    from wm_env.criteria.table import COSTS, OBJECTIVES
 
 
 @paragraph_help
@@ -50,6 +52,13 @@ class Options:
     resume: bool = False
     """Go on with the run in the run folder from its checkpoint, with the settings it was started with."""
 
+
+_TABLES: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "agent": ("Who chooses the laws", AGENTS),
+    "objective": ("Reward r of a block, in bits", OBJECTIVES),
+    "cost": ("Cost c of a block", COSTS),
+}
+"""Settings that are names in a table, with the beginning of their help."""
 
 _NAMING = ("objective", "cost", "message_bits")
 """Settings that the name of a run folder depends on, beside agent and preset."""
@@ -109,14 +118,15 @@ def _early() -> argparse.Namespace:
 def _parse(default: RunSettings) -> tuple[Options, RunSettings]:
     """The command line; what it leaves out comes from `default`. Only what its agent makes use of is an option."""
     agent = agent_of(default.agent)
-    about = "Who chooses the laws: " + "; ".join(f"{name} = {row.about}" for name, row in AGENTS.items()) + "."
     fields: list[tuple[str, Any, Any]] = []
     for field in dataclasses.fields(RunSettings):
         kind: Any = field.type
         if field.name in agent.lacks:
             kind = tyro.conf.Suppress[tyro.conf.Fixed[kind]]  # type: ignore[misc]
-        if field.name == "agent":
-            kind = Annotated[Literal[tuple(AGENTS)], tyro.conf.arg(help=about)]
+        if field.name in _TABLES:
+            about, table = _TABLES[field.name]
+            about += ": " + "; ".join(f"{name} = {entry.about}" for name, entry in table.items()) + "."
+            kind = Annotated[Literal[tuple(table)], tyro.conf.arg(help=about)]
         if field.name == "constants":
             kind = Annotated[type(default.constants), tyro.conf.arg(name=default.constants.section)]
             if not default.constants.section:

@@ -5,7 +5,6 @@
     python benchmarks/embedding.py law --count 10000
     python benchmarks/embedding.py wrong-keys --count 10000
     python benchmarks/embedding.py plain-texts --count 10000
-    python benchmarks/embedding.py foreign --count 10000
     python benchmarks/embedding.py edits --count 50
     python benchmarks/embedding.py blocks --count 20
 
@@ -69,7 +68,7 @@ class Options:
     """What is measured, and on how much."""
 
     what: tyro.conf.Positional[
-        Literal["round-trips", "efficiency", "law", "wrong-keys", "plain-texts", "foreign", "edits", "blocks"]
+        Literal["round-trips", "efficiency", "law", "wrong-keys", "plain-texts", "edits", "blocks"]
     ]
     """The measurement; see above."""
     count: int
@@ -283,23 +282,6 @@ def report_alarms(bench: Bench, tally: Tally) -> str:
     return f"{tally['read']} {bench.options.what.replace('-', ' ')}: {tally['alarms']} false messages"
 
 
-def foreign(bench: Bench, number: int) -> Tally:
-    """Human text and a key, read as `decode` reads it by default: 128 nonces, all forms; and the p-value."""
-    prompt, start = divmod(number, 20)
-    text = bench.prompts[prompt % len(bench.prompts)][10 * start :]
-    channel = bench.channel(prompt // len(bench.prompts) + prompt)
-    found = decode(channel, text.encode(), draw_key(bench.rng(number)), range(128))
-    return {"read": 1, "alarms": found.message is not None, "small": found.p_value < 0.01}
-
-
-def report_foreign(bench: Bench, tally: Tally) -> str:
-    """Counts."""
-    return (
-        f"{tally['read']} foreign texts, 128 nonces and all forms each: {tally['alarms']} false messages, "
-        f"{tally['small']} p-values below 0.01"
-    )
-
-
 def edits(bench: Bench, number: int) -> Tally:
     """Every character of a text left out or replaced, and others put in everywhere: the exact message or none."""
     (sent, key, message, reading), rng = bench.marked(number), bench.rng(number)
@@ -367,7 +349,6 @@ MEASUREMENTS = {
     "law": Measurement(law, report_law),
     "wrong-keys": Measurement(wrong_key, report_alarms),
     "plain-texts": Measurement(plain_text, report_alarms),
-    "foreign": Measurement(foreign, report_foreign),
     "edits": Measurement(edits, report_edits),
     "blocks": Measurement(blocks, report_blocks),
 }

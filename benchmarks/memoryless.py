@@ -121,7 +121,7 @@ def simulate(code: TokenCode, sets: IndexSets, scheme: Scheme, options: "Rates")
         states = draw_states(code, batch, n, generator)
         messages = draw_bits(rng, batch, sets.message_bits)
         keys = draw_bits(rng, batch, sets.key_bits)
-        sent = encode(code, sets, states, messages, keys, generator, scheme.particles)
+        sent = encode(code, sets, states, messages, keys, rng, scheme.particles)
         wrong = decode(code, sets, sent.symbols, keys) != messages
         frames, failures, lost = frames + batch, failures + int(wrong.any(1).sum()), lost + int(wrong.sum())
     spent = time.process_time() - start
@@ -273,7 +273,7 @@ class Noisy:
             states = draw_states(code, self.frames, n, generator)
             messages = draw_bits(rng, self.frames, sets.message_bits)
             keys = draw_bits(rng, self.frames, sets.key_bits)
-            symbols = encode(code, sets, states, messages, keys, generator).symbols
+            symbols = encode(code, sets, states, messages, keys, rng).symbols
             hit = rng.random(symbols.shape) < self.substitution
             moved = (symbols + rng.integers(1, self.vocabulary, symbols.shape)) % self.vocabulary
             wrong = (decode(code, sets, np.where(hit, moved, symbols), keys) != messages).any(1)

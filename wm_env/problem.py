@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from wm_env.common.checks import check_known
 from wm_env.criteria.channel import BlockChannel, channels_of
 from wm_env.criteria.costs import TOTAL_VARIATION, Cost
 from wm_env.criteria.noise import noisy_rate_bound
@@ -125,8 +126,7 @@ def split_prompts(tree: StateTree, split: str) -> list[int]:
     Raises:
         ValueError: another split, or a tree with too few prompts for it.
     """
-    if split not in SPLITS:
-        raise ValueError(f"split={split!r}: choose one of {', '.join(SPLITS)}")
+    check_known("split", split, SPLITS)
     rows = range(len(tree.prior))
     held_out = set(rows[HELD_OUT - 1 :: HELD_OUT])
     chosen = [row for row in rows if split == "all" or (row in held_out) == (split == "test")]

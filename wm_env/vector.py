@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wm_env.common.checks import integer, options_or_none, reals, seed_or_none
+from wm_env.common.checks import check_known, integer, options_or_none, reals, seed_or_none
 from wm_env.criteria.channel import BlockChannel, stack_channels
 from wm_env.criteria.credit import COST, PARENT, RATE, parents
 from wm_env.env import CovertWatermarkEnv, Observation, info_values, repair_action, repair_laws
@@ -380,7 +380,6 @@ def _chosen_copies(mask: Any, copies: int) -> Copies:
 
 
 def _autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:
-    modes = [known.value for known in AutoresetMode]
-    if mode not in [*modes, *AutoresetMode]:
-        raise ValueError(f"autoreset_mode={mode!r}: choose one of {', '.join(modes)}")
+    if not isinstance(mode, AutoresetMode):
+        check_known("autoreset_mode", mode, [known.value for known in AutoresetMode])
     return AutoresetMode(mode)

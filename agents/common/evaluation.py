@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from agents.common.policies import SoftmaxPolicy
-from wm_env.criteria.costs import COSTS, TOTAL_VARIATION, rounded
+from wm_env.criteria.costs import TOTAL_VARIATION, cost_of, rounded
 from wm_env.criteria.objectives import Objective
+from wm_env.criteria.table import COSTS
 from wm_env.information import Measures, discounted_totals, entropy, law_totals
 from wm_env.law import BlockLaw, JointLaw, Policy, roll_out
 from wm_env.optimum import FEASIBLE, percent_of_optimum
@@ -57,7 +58,7 @@ def evaluate_law(problem: Problem, objective: Objective, policy: Policy) -> Eval
         for block, channel in zip(law.blocks, problem.channels, strict=True)
     )
     totals = discounted_totals(measures, problem.gamma)
-    costs = {name: law_totals(law.blocks, problem.gamma, cost).cost for name, cost in COSTS.items()}
+    costs = {name: law_totals(law.blocks, problem.gamma, cost_of(name)).cost for name in COSTS}
     return Evaluation(law, measures, totals.rate, totals.cost, costs, totals.cost <= problem.epsilon + FEASIBLE)
 
 

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from wm_env.common.checks import check_known
 from wm_env.common.files import check_seed
 from wm_env.common.help import paragraph_help
 from wm_env.common.json_values import is_finite
+from wm_env.criteria.table import COSTS, OBJECTIVES
 
 MOST = 1e30
 """Largest step, spread or multiplier: learners compute in float32, which ends at 3e38."""
@@ -75,8 +77,8 @@ class RunSettings:
 
     agent: str = "primal-dual"
     """Who chooses the laws, a name in the table of agents."""
-    objective: Literal["gp", "coded"] = "gp"
-    """Reward r of a block, in bits: gp = I(U;X) - I(U;S), the paper's; coded = I(V_M*;X) of uniform message bits."""
+    objective: str = "gp"
+    """Reward r of a block, in bits, a name in the table of objectives."""
     tree: str = "news"
     """State tree: "news" is the shipped one, anything else the path of a tree file."""
     prompts: int | None = None
@@ -90,9 +92,8 @@ class RunSettings:
     """M, values of the label U; a power of two, at most 2^L."""
     blocks: int | None = None
     """B, blocks per text; all that the tree has if not given."""
-    cost: Literal["tv", "kl"] = "tv"
-    """Cost c of a block: tv = total variation V(P~_XS, P_XS), the paper's, no unit; kl = KL divergence D(P~_XS || P_XS)
-    in bits."""
+    cost: str = "tv"
+    """Cost c of a block, a name in the table of costs."""
     epsilon: float = 0.1
     """epsilon, bound on sum_b gamma^b c_b, in the unit of the cost."""
     gamma: float = 1.0
@@ -150,6 +151,8 @@ class RunSettings:
         Raises:
             ValueError: the first setting that is out of range.
         """
+        check_known("objective", self.objective, OBJECTIVES)
+        check_known("cost", self.cost, COSTS)
         check_seed(self.seed)
         check_numbers("above 0", lambda value: value > 0, iterations=self.iterations)
         if not 0 < self.threads <= MOST_THREADS:

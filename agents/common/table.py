@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from agents.common.agent import Agent
 from agents.common.settings import TASKS, RunSettings
+from wm_env.common.checks import check_known
 from wm_env.common.json_values import read_as
 
 
@@ -41,8 +42,7 @@ def agent_of(name: str) -> Agent:
     Raises:
         ValueError: there is none.
     """
-    if name not in AGENTS:
-        raise ValueError(f"agent={name!r}: choose one of {', '.join(AGENTS)}")
+    check_known("agent", name, AGENTS)
     found: Agent = import_module(AGENTS[name].module).AGENT
     return found
 
@@ -64,8 +64,8 @@ def preset(name: str | None = None, agent: str | None = None, objective: str | N
     Raises:
         ValueError: no such agent or preset.
     """
-    if name is not None and name not in preset_names():
-        raise ValueError(f"preset={name!r}: choose one of {', '.join(preset_names())}")
+    if name is not None:
+        check_known("preset", name, preset_names())
     owner = next((owner for owner, row in AGENTS.items() if name in row.presets), next(iter(AGENTS)))
     chosen = owner if agent is None else agent
     own = agent_of(chosen).presets

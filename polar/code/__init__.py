@@ -26,7 +26,9 @@ is U with probability 0.94, else another symbol; both message bits have a one-ti
 Long blocks of independent tokens:
 
 * `token_code`, `spectrum`, `choose_sets`: index sets by density evolution (`polarise`).
-* `conditional_llrs`, `decide`, `fill`, `draw`: the successive passes over a word.
+* `conditional_llrs`, `draw`: the successive passes over a word with exact LLRs.
+* `decide`, `fill`, `decode_paths`: decoding, filling and list decoding, compiled (numba); PAC codes with `PAC_TAPS`.
+* `Check`, `check_values`: a CRC on the message.
 * `memoryless`: encoder and decoder of Theorem 1.
 """
 
@@ -36,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polar.code import memoryless
     from polar.code.adaptive import AdaptiveCode, AdaptiveSettings, adapt_code, adapt_codes, decode_states, send_adapted
+    from polar.code.batches import decide
     from polar.code.codec import Encoded, code_channel, encode_blocks
     from polar.code.construction import (
         BlockCode,
@@ -59,7 +62,9 @@ if TYPE_CHECKING:
     from polar.code.density_evolution import polarise
     from polar.code.index_sets import choose_sets, spectrum, token_code
     from polar.code.key_schedule import KeySchedule, key_bits_of, theorem_key_bits
-    from polar.code.successive import conditional_llrs, decide, draw, fill
+    from polar.code.lists.passes import decode_paths, fill
+    from polar.code.lists.precoding import PAC_TAPS, Check, check_values, convolve
+    from polar.code.successive import conditional_llrs, draw
     from polar.code.transform import label_words, polar_transform
 
 _MODULE_OF = {
@@ -127,11 +132,26 @@ _MODULE_OF = {
     **dict.fromkeys(
         (
             "conditional_llrs",
-            "decide",
             "draw",
-            "fill",
         ),
         "successive",
+    ),
+    **dict.fromkeys(("decide",), "batches"),
+    **dict.fromkeys(
+        (
+            "decode_paths",
+            "fill",
+        ),
+        "lists.passes",
+    ),
+    **dict.fromkeys(
+        (
+            "PAC_TAPS",
+            "Check",
+            "check_values",
+            "convolve",
+        ),
+        "lists.precoding",
     ),
     **dict.fromkeys(
         (
@@ -154,21 +174,26 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "DECODERS",
+    "PAC_TAPS",
     "AdaptiveCode",
     "AdaptiveSettings",
     "BlockCode",
     "ChainEntropies",
+    "Check",
     "Decoder",
     "Encoded",
     "KeySchedule",
     "adapt_code",
     "adapt_codes",
     "chain_entropies",
+    "check_values",
     "choose_sets",
     "code_channel",
     "conditional_llrs",
+    "convolve",
     "decide",
     "decision_table",
+    "decode_paths",
     "decode_states",
     "decoder_named",
     "design_code",

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from polar.code.construction import BlockCode
 from wm_env.coded import label_bits, word_values
+from wm_env.common.checks import check_known
 from wm_env.law import BlockLaw, symbol_label_probs
 from wm_env.tree import StateTree, number_paths
 
@@ -107,8 +108,7 @@ def decoder_named(name: str) -> Decoder:
     Raises:
         ValueError: there is none; names those that there are.
     """
-    if name not in DECODERS:
-        raise ValueError(f"decoder {name!r} is unknown: there are {', '.join(DECODERS)}")
+    check_known("decoder", name, DECODERS)
     return DECODERS[name]
 
 

@@ -6,7 +6,7 @@ induced law is the same for every message.
 A forced bit may meet a dead end: V^{i-1} and S^n determine V_i, and it is the other value. The encoder then sends what
 the state allows and loses the bit; it never sends a token that the cover would not. Two remedies, both optional:
 
-* look-ahead: several drafts of the frame, see `polar.code.successive.fill`;
+* look-ahead: several drafts of the frame, see `polar.code.lists.passes.fill`;
 * salt: the first message bits of a level carry a number, and a mask made from that number is added to the rest. The
   encoder tries the numbers in turn, with more drafts as they mount up, until a level has no dead end. The decoder
   reads the number and takes the mask off.
@@ -25,13 +25,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from polar.code.batches import decide
+from polar.code.compiled import Bits
 from polar.code.index_sets import Bools, IndexSets, TokenCode
-from polar.code.successive import decide, fill
+from polar.code.lists.passes import fill
 from polar.code.transform import label_words, polar_transform
 from wm_env.common.arrays import Floats, Ints
 from wm_env.law import BlockLaw
-
-Bits = NDArray[np.uint8]
 
 TRIES_PER_DOUBLING = 4
 """Salts tried before the number of drafts doubles."""
@@ -65,7 +65,7 @@ def encode(
     states: Ints,
     messages: Ints,
     keys: Ints,
-    generator: torch.Generator,
+    generator: np.random.Generator,
     particles: int = 1,
 ) -> Sent:
     """Hide one message in every frame.
@@ -77,7 +77,7 @@ def encode(
         messages: bits, shape (F, message_bits).
         keys: bits that the decoder has too, shape (F, key_bits).
         generator: source of the encoder's own draws.
-        particles: drafts per frame at the first salt, see `polar.code.successive.fill`; 1 is plain filling.
+        particles: drafts per frame at the first salt, see `polar.code.lists.passes.fill`; 1 is plain filling.
 
     Raises:
         ValueError: shapes that do not fit the sets.
@@ -105,13 +105,16 @@ def decode(code: TokenCode, sets: IndexSets, received: Ints, keys: Ints) -> Bits
     messages: list[Bits] = []
     for number, level in enumerate(code.decoder):
         pad, fixed = _level_key(sets, number, keys)
-        word = decide(level.llr[received, prefix], sets.key[number], fixed)
-        bits = polar_transform(word)[:, sets.message[number]] ^ pad
+        forced = sets.key[number]
+        sent = np.empty(received.shape, dtype=np.uint8)
+        sent[:, forced] = fixed
+        sent[:, ~forced] = decide(level.llr[received, prefix], forced, fixed)
+        bits = sent[:, sets.message[number]] ^ pad
         salt, rest = np.split(bits, [sets.salts[number]], axis=1)
         numbers = salt @ (1 << np.arange(salt.shape[1])[::-1])
         masks = [_mask(number, int(value), rest.shape[1]) for value in numbers]
         messages.append(rest ^ np.stack(masks))
-        prefix = 2 * prefix + word
+        prefix = 2 * prefix + polar_transform(sent)
     return np.concatenate(messages, 1)
 
 
@@ -121,7 +124,7 @@ def _fill_level(
     number: int,
     message: Ints,
     keys: Ints,
-    generator: torch.Generator,
+    generator: np.random.Generator,
     particles: int,
 ) -> tuple[Bits, NDArray[np.int64]]:
     """The words U of one level, shape (F, n), and their dead ends, shape (F,): one salt after another."""
@@ -185,10 +188,10 @@ def _check_bits(name: str, bits: Ints, shape: tuple[int, int]) -> None:
         raise ValueError(f"{name} must have shape {shape} (frames, bits), got {bits.shape}")
 
 
-def _draw_symbols(law: BlockLaw, states: Ints, labels: Ints, generator: torch.Generator) -> NDArray[np.int64]:
+def _draw_symbols(law: BlockLaw, states: Ints, labels: Ints, generator: np.random.Generator) -> NDArray[np.int64]:
     """X drawn from W(x|u,s) at every position, as token numbers."""
     cumulative = law.p_candidate.cumsum(-1)[torch.from_numpy(states), torch.from_numpy(labels)]
-    point = torch.rand(states.shape, dtype=torch.float64, generator=generator)[..., None] * cumulative[..., -1:]
+    point = torch.from_numpy(generator.random(states.shape))[..., None] * cumulative[..., -1:]
     candidate = (cumulative[..., :-1] <= point).sum(-1)
     symbols: NDArray[np.int64] = law.symbol[torch.from_numpy(states), candidate].numpy()
     return symbols

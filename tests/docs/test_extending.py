@@ -1,9 +1,11 @@
 """docs/extending.md: every example runs as it stands and does what the page says."""
 
 import importlib
+import json
 import math
 import re
 import sys
+import types
 
 import gymnasium as gym
 import numpy as np
@@ -14,6 +16,7 @@ import train
 from agents.common.table import AGENTS, Row
 from agents.training import load_policy
 from polar.code import decoders
+from wm_env.criteria.table import COSTS, OBJECTIVES, Entry
 from wm_env.runs import load_run
 
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -54,6 +57,30 @@ def test_an_agent_trains_from_the_command_line(tmp_path, monkeypatch, capsys):
         atol=1e-6,
     )
     importlib.invalidate_caches()
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "options"),
+    [("A cost", COSTS, ()), ("An objective", OBJECTIVES, ("--gradient", "autograd"))],
+)
+def test_a_class_and_a_line_make_a_choice_of_the_command_line(name, table, options, tmp_path, monkeypatch, capsys):
+    module = types.ModuleType("example")
+    exec(compile(EXAMPLES[name], "example", "exec"), module.__dict__)
+    monkeypatch.setitem(sys.modules, "example", module)
+    section = PAGE.split(f"\n## {name}\n")[1].split("\n## ")[0]
+    key, line = re.search(r'^    "(\w+)": (Entry\(.*?\)),$', section, re.M).groups()
+    entry = eval(line, {"Entry": Entry})
+    monkeypatch.setitem(table, key, entry._replace(place=f"example:{entry.place.split(':')[1]}"))
+    sizes = ["--prompts", "2", "--candidates", "4", "--labels", "4", "--iterations", "20", "--epsilon", "0.5"]
+    option, run = name.split()[1], tmp_path / "run"
+    monkeypatch.setattr(sys, "argv", ["train.py", f"--{option}", key, "--run", str(run), *sizes, *options])
+    assert train.main() == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{run}/law.safetensors: rate ")
+    assert json.loads((run / "config.json").read_text())["settings"][option] == key
+    monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
+    with pytest.raises(SystemExit):
+        train.main()
+    assert f"{key} = {entry.about}" in " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
 def test_a_cost_is_kept_by_the_learner(capsys):

@@ -11,8 +11,9 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import RecordEpisodeStatistics
 
 import wm_env
-from wm_env.criteria.costs import COSTS
+from wm_env.criteria.costs import cost_of
 from wm_env.criteria.credit import CreditByState
+from wm_env.criteria.table import COSTS
 from wm_env.env import CovertWatermarkEnv
 from wm_env.problem import Problem
 from wm_env.tree import subset
@@ -23,7 +24,7 @@ ID = "wm_env:CovertWatermarkEnv-v0"
 
 @pytest.fixture
 def problem(small_tree):
-    return Problem(subset(small_tree, range(2)), 0.2, 0.9, 8, COSTS["kl"])
+    return Problem(subset(small_tree, range(2)), 0.2, 0.9, 8, cost_of("kl"))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_a_problem_takes_the_place_of_tree_and_sizes(problem):
     _, info = env.reset(seed=0)
     assert info["optimal_rate"] == problem.optimum.rate
     env.reset(options={"prompts": 1})
-    assert (raw.problem.gamma, raw.problem.cost) == (0.9, COSTS["kl"])
+    assert (raw.problem.gamma, raw.problem.cost) == (0.9, cost_of("kl"))
     with pytest.raises(ValueError, match=r"^epsilon=0\.3: the problem has its own; leave it out$"):
         gym.make(ID, problem=problem, epsilon=0.3)
     with pytest.raises(ValueError, match=r"^problem=str: a wm_env\.problem\.Problem is needed$"):
@@ -115,7 +116,7 @@ def test_the_cost_of_the_info_is_the_one_that_was_chosen(small_tree_file):
             "kl": prior @ (induced * np.log2(induced / cover)).sum(1),
         }[name]
         assert info["cost"] == pytest.approx(by_hand, abs=1e-12)
-        assert COSTS[name].told(by_hand) in env.render()
+        assert cost_of(name).told(by_hand) in env.render()
 
 
 @pytest.mark.parametrize("name", ["CovertWatermarkEnv-Small-v0", "CovertWatermarkEnv-Default-v0"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from small_trees import uneven_tree
 
-from wm_env.criteria.costs import COSTS, clipped_law
+from wm_env.criteria.costs import clipped_law, cost_of
 from wm_env.optimum import Optimum, RateBound, percent_of_optimum, rate_bound, solve
 from wm_env.synthetic import synthetic_tree
 from wm_env.tree import StateTree, number_symbols
@@ -69,7 +69,7 @@ def rate_and_cost(tree: StateTree, laws: list[np.ndarray], gamma: float) -> tupl
 @pytest.mark.parametrize("kind", ["tv", "kl"])
 def test_equals_a_joint_convex_programme(blocks: int, candidates: int, gamma: float, epsilon: float, kind: str) -> None:
     tree = synthetic_tree(2, blocks, candidates, entropy=0.6 * np.log2(candidates), seed=blocks)
-    optimum = solve(tree, epsilon, gamma, COSTS[kind])
+    optimum = solve(tree, epsilon, gamma, cost_of(kind))
     # The solver keeps fewer digits of relative entropies.
     assert optimum.rate == pytest.approx(convex_optimum(tree, epsilon, gamma, kind), abs=1e-5 if kind == "tv" else 3e-5)
     assert optimum.cost <= epsilon + 1e-9

@@ -1,7 +1,7 @@
 """Types of what the environment is given: by keyword dictionaries, sweeps, files and policies, without a check."""
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 from typing import Any
 
@@ -86,6 +86,21 @@ def name_or_path(name: str, value: Any) -> str:
     if not isinstance(value, str | PathLike):
         raise ValueError(f"{name}={_shown(value)}: a name or a path is needed")
     return str(fspath(value))
+
+
+def check_known(argument: str, name: object, names: Iterable[str]) -> None:
+    """Check that a name is one of those that there are.
+
+    Args:
+        argument: what the name was given for.
+        name: the name.
+        names: those that there are.
+
+    Raises:
+        ValueError: it is none of them; says which there are.
+    """
+    if name not in (known := tuple(names)):
+        raise ValueError(f"{argument}={name!r}: choose one of {', '.join(known)}")
 
 
 def _shown(value: Any) -> str:

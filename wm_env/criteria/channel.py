@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from wm_env.common.arrays import Floats, Ints
+from wm_env.common.checks import check_known
 from wm_env.law import BlockLaw
 from wm_env.tree import StateTree, TreeBlock
 
@@ -53,8 +54,7 @@ def tree_channels(tree: StateTree, name: str, noise: float) -> tuple[BlockChanne
     Raises:
         ValueError: another name or noise outside its range.
     """
-    if name not in CHANNELS:
-        raise ValueError(f"channel={name!r}: choose one of {', '.join(CHANNELS)}")
+    check_known("channel", name, CHANNELS)
     if not 0 <= noise < 1:
         raise ValueError(f"noise={noise}: a probability of 0 or more and below 1 is needed")
     make = erasure_channel if name == "erasure" else substitution_channel

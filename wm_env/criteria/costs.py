@@ -1,6 +1,6 @@
 """What embedding costs: divergences of the law that is sent from the model's own, with what is known of their optimum.
 
-A new cost is a subclass of `Cost` and a line in `COSTS`.
+A new cost is a subclass of `Cost` and a line in `wm_env.criteria.table.COSTS`.
 """
 
 import math
@@ -10,6 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from wm_env.common.checks import check_known
+from wm_env.criteria.table import COSTS, load_class
 from wm_env.information import LN2, kl_divergence, total_variation
 
 
@@ -194,9 +196,7 @@ def clipped_law(cover: Tensor, bonus: Tensor, multiplier: float) -> Tensor:
     return torch.minimum(torch.maximum(cover, t * floor), t * ceiling)
 
 
-COSTS: dict[str, Cost] = {cost.name: cost for cost in (TotalVariation(), KLDivergence())}
-"""The table of costs, by name."""
-TOTAL_VARIATION = COSTS["tv"]
+TOTAL_VARIATION = TotalVariation()
 
 
 def cost_of(cost: str | Cost) -> Cost:
@@ -207,11 +207,11 @@ def cost_of(cost: str | Cost) -> Cost:
     """
     if isinstance(cost, Cost):
         return cost
-    if not isinstance(cost, str) or cost not in COSTS:
-        raise ValueError(f"cost={cost!r}: choose one of {', '.join(COSTS)}")
-    return COSTS[cost]
+    check_known("cost", cost, COSTS)
+    found: Cost = load_class(COSTS[cost])()
+    return found
 
 
 def solvable_costs() -> list[str]:
     """Names of the costs whose optimum is known."""
-    return [name for name, cost in COSTS.items() if cost.solvable]
+    return [name for name in COSTS if cost_of(name).solvable]

@@ -1,4 +1,7 @@
-"""What is maximised: the reward of a block law, in bits. A new objective is a subclass and a line in `OBJECTIVES`."""
+"""What is maximised: the reward of a block law, in bits.
+
+A new objective is a subclass of `Objective` and a line in `wm_env.criteria.table.OBJECTIVES`.
+"""
 
 import dataclasses
 from dataclasses import dataclass
@@ -7,7 +10,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from wm_env.coded import balanced_law, coded_law, label_bits
+from wm_env.common.checks import check_known
 from wm_env.criteria.channel import BlockChannel, received_law
+from wm_env.criteria.table import OBJECTIVES, load_class
 from wm_env.information import Measures, StateCost, measure, measure_by_state
 from wm_env.law import BlockLaw
 from wm_env.optimum import RateBound
@@ -131,10 +136,6 @@ class Coded(Objective):
         return dataclasses.replace(problem.bound_for(1 << len(self.message_set)), exact=False)
 
 
-OBJECTIVES: dict[str, type[Objective]] = {kind.name: kind for kind in (Objective, Coded)}
-"""The table of objectives, by name."""
-
-
 def make_objective(name: str, block_length: int, labels: int, message_bits: int | None = None) -> Objective:
     """The objective of the table called `name`.
 
@@ -147,6 +148,6 @@ def make_objective(name: str, block_length: int, labels: int, message_bits: int 
         raise ValueError("labels=1: a label needs at least two values to carry anything")
     if bits > block_length:
         raise ValueError(f"labels={labels}: blocks of {block_length} tokens have at most {2**block_length} words")
-    if not isinstance(name, str) or name not in OBJECTIVES:
-        raise ValueError(f"objective={name!r}: choose one of {', '.join(OBJECTIVES)}")
-    return OBJECTIVES[name].make(block_length, labels, message_bits)
+    check_known("objective", name, OBJECTIVES)
+    kind: type[Objective] = load_class(OBJECTIVES[name])
+    return kind.make(block_length, labels, message_bits)

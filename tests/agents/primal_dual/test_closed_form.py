@@ -13,8 +13,9 @@ from agents.primal_dual.agent import AGENT
 from agents.primal_dual.algorithm import AutogradLagrangian, PrimalDual, initial_policy
 from agents.primal_dual.closed_form import ClosedFormLagrangian
 from agents.primal_dual.settings import LearnerSettings
-from wm_env.criteria.costs import COSTS
+from wm_env.criteria.costs import cost_of
 from wm_env.criteria.objectives import Coded, make_objective
+from wm_env.criteria.table import COSTS
 from wm_env.problem import Problem
 from wm_env.synthetic import synthetic_tree
 from wm_env.theory.limits import best_partition
@@ -42,7 +43,7 @@ def compare(problem, objective, labels, multiplier, dtype, tolerance, start=SHAR
     objective=st.sampled_from(["gp", "coded"]),
     gamma=st.sampled_from([1.0, 0.6]),
     multiplier=st.sampled_from([0.0, 2.5]),
-    cost=st.sampled_from(list(COSTS.values())),
+    cost=st.sampled_from([cost_of(name) for name in COSTS]),
     start=st.sampled_from([SHARP, TABLE]),
     seed=st.integers(0, 100),
 )

@@ -190,7 +190,7 @@ def test_an_unknown_decoder_is_refused_by_name():
         lambda: decoder_named("MAP"),
         lambda: decision_table("MAP", CODES[0], evidence, label_evidence(law)),
     ):
-        with pytest.raises(ValueError, match="decoder 'MAP' is unknown: there are sc, ml, map"):
+        with pytest.raises(ValueError, match="decoder='MAP': choose one of sc, ml, map"):
             call()
 
 

@@ -88,7 +88,7 @@ def test_every_frame_without_a_dead_end_is_decoded_and_tokens_come_from_the_stat
     generator = torch.Generator().manual_seed(1)
     states = draw_states(code, 300, 128, generator)
     messages, keys = random_bits(300, sets.message_bits, 2), random_bits(300, sets.key_bits, 3)
-    sent = encode(code, sets, states, messages, keys, generator)
+    sent = encode(code, sets, states, messages, keys, np.random.default_rng(11))
     right = (decode(code, sets, sent.symbols, keys) == messages).all(1)
     assert right[sent.dead_ends == 0].all()
     assert right.mean() > 0.5
@@ -102,7 +102,7 @@ def test_the_wrong_key_decodes_nothing() -> None:
     generator = torch.Generator().manual_seed(1)
     states = draw_states(code, 50, 128, generator)
     messages, keys = random_bits(50, 40, 2), random_bits(50, 40, 3)
-    sent = encode(code, sets, states, messages, keys, generator)
+    sent = encode(code, sets, states, messages, keys, np.random.default_rng(11))
     wrong = decode(code, sets, sent.symbols, random_bits(50, 40, 4))
     assert abs((wrong != messages).mean() - 0.5) < 0.06
 
@@ -116,7 +116,7 @@ def test_look_ahead_and_salt_each_rescue_frames() -> None:
     def failures(salt_bits: int, particles: int) -> int:
         sets = choose_sets(polarised, 120, salt_bits)
         messages, keys = random_bits(300, sets.message_bits, 6), random_bits(300, sets.key_bits, 7)
-        sent = encode(code, sets, states, messages, keys, generator, particles)
+        sent = encode(code, sets, states, messages, keys, np.random.default_rng(11), particles)
         return int((decode(code, sets, sent.symbols, keys) != messages).any(1).sum())
 
     plain = failures(0, 1)
@@ -131,11 +131,12 @@ def test_for_every_message_the_tokens_have_the_law_of_the_cover(salt_bits: int, 
     code = pairs_code(4, 2)
     sets = choose_sets(spectrum(code, 2), 3 if salt_bits == 0 else 4, salt_bits)
     frames = 16_000
-    generator = torch.Generator().manual_seed(8)
     # Pairs (0,2), (0,1), (1,3), (2,3): the second and the last lie inside one half and fix their label.
     states = np.tile(np.array([1, 0, 4, 5]), (frames, 1))
     messages = np.tile(random_bits(1, sets.message_bits, 9), (frames, 1))
-    sent = encode(code, sets, states, messages, random_bits(frames, sets.key_bits, 10), generator, particles)
+    sent = encode(
+        code, sets, states, messages, random_bits(frames, sets.key_bits, 10), np.random.default_rng(11), particles
+    )
     assert (sent.dead_ends > 0).mean() > 0.05
     pairs = code.law.symbol.numpy()[states[0]]
     which = (sent.symbols == pairs[:, 1]).astype(int)
@@ -201,7 +202,7 @@ def test_noisy_text_is_decoded_with_the_help_of_key_positions() -> None:
     generator = torch.Generator().manual_seed(3)
     states = draw_states(code, 100, 512, generator)
     messages, keys = random_bits(100, 40, 4), random_bits(100, sets.key_bits, 5)
-    sent = encode(code, sets, states, messages, keys, generator)
+    sent = encode(code, sets, states, messages, keys, np.random.default_rng(11))
     rng = np.random.default_rng(6)
     hit = rng.random(sent.symbols.shape) < 0.02
     received = np.where(hit, (sent.symbols + rng.integers(1, 8, sent.symbols.shape)) % 8, sent.symbols)
@@ -250,6 +251,6 @@ def test_wrong_shapes_are_named() -> None:
     sets = choose_sets(spectrum(code, 3), 2)
     states = np.zeros((5, 8), dtype=np.int64)
     with pytest.raises(ValueError, match=r"messages must have shape \(5, 2\)"):
-        encode(code, sets, states, random_bits(5, 3, 0), random_bits(5, 2, 0), torch.Generator())
+        encode(code, sets, states, random_bits(5, 3, 0), random_bits(5, 2, 0), np.random.default_rng(0))
     with pytest.raises(ValueError, match=r"keys must have shape \(5, 2\)"):
         decode(code, sets, states, random_bits(5, 1, 0))

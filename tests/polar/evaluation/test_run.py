@@ -195,7 +195,7 @@ def test_live_results_of_another_law_are_not_this_ones(run):
 
 
 def test_unknown_decoders_are_refused_by_name(run, refuse):
-    assert "decoder 'guess' is unknown: there are sc, ml, map" in refuse(run, "--decoder", "map", "guess")
+    assert "decoder='guess': choose one of sc, ml, map" in refuse(run, "--decoder", "map", "guess")
     assert not (run / "evaluation").exists()
 
 

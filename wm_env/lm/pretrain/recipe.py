@@ -55,6 +55,8 @@ class Options:
     """How often to read each text, relative to its size; default 1 for all."""
     tokenizer: Path | None = None
     """Folder with a tokenizer.json to reuse; by default one is trained on the texts."""
+    start: Path | None = None
+    """Model folder whose weights the run starts from, of the same shape and tokenizer; by default random ones."""
     shape: Shape = field(default_factory=Shape)
     steps: int | None = None
     """Optimizer steps. Give this or --minutes; only a run by steps repeats exactly."""
@@ -144,6 +146,6 @@ class Options:
 
     def settings(self, processes: int) -> dict[str, Any]:
         """What must be the same for a run to be continued."""
-        free = ("texts", "valid", "out", "tokenizer", "minutes", "pause", "device", "resume", "save_every")
+        free = ("texts", "valid", "out", "tokenizer", "start", "minutes", "pause", "device", "resume", "save_every")
         values = {name: value for name, value in asdict(self).items() if name not in free}
         return {**values, "processes": processes}

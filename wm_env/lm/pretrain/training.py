@@ -4,7 +4,9 @@ import hashlib
 import math
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from wm_env.common.command import is_terminal
 from wm_env.common.files import write_json
 from wm_env.lm.models.llada import llada_logits
-from wm_env.lm.models.masked_lm import MaskedLM, banned_ids
+from wm_env.lm.models.load import load_lm
+from wm_env.lm.models.masked_lm import MaskedLM, banned_ids, tokenizer_fingerprint
 from wm_env.lm.models.network import REQUIRED_VALUES, LLaDAConfig, build_network
 from wm_env.lm.pretrain.checkpoint import Progress, load_checkpoint, save_checkpoint, save_integers
 from wm_env.lm.pretrain.cluster import Cluster
@@ -53,6 +56,31 @@ def network_config(shape: Shape, tokenizer: PreTrainedTokenizerFast) -> LLaDACon
         "weight_tying": True,
     }
     return LLaDAConfig.from_json({**REQUIRED_VALUES, **values})
+
+
+def load_start(
+    network: LlamaForCausalLM, config: LLaDAConfig, tokenizer: PreTrainedTokenizerFast, folder: Path
+) -> None:
+    """Put the weights of the model in `folder` into `network`; integers become the numbers that they stand for.
+
+    Raises:
+        ValueError: the model is no LLaDA, or its shape or its tokenizer is another.
+        OSError: a file is missing.
+    """
+    lm = load_lm(folder, arithmetic="float")
+    if lm.tokenizer_fingerprint != tokenizer_fingerprint(tokenizer):
+        raise ValueError(f"{folder} has another tokenizer: train with that of the model")
+    if not isinstance(lm.network, LlamaForCausalLM):
+        raise ValueError(f"{folder} holds no LLaDA: name a model that this program made")
+    start = lm.network.state_dict()
+    other = next((name for name, value in network.state_dict().items() if value.shape != _shape(start, name)), None)
+    if other is not None:
+        raise ValueError(f"{folder}: tensor {other!r} has shape {_shape(start, other)}; give the shape of that model")
+    network.load_state_dict(start)
+
+
+def _shape(state: Mapping[str, Tensor], name: str) -> torch.Size | None:
+    return state[name].shape if name in state else None
 
 
 @dataclass(frozen=True)
@@ -131,6 +159,8 @@ class Trainer:
         self.text_weights = self.text_weights.to(cluster.device)
         torch.manual_seed(options.seed)  # transformers draws initial weights from the global generator
         self.network = build_network(self.config).to(cluster.device)
+        if options.start is not None and not options.resume:
+            load_start(self.network, self.config, tokenizer, options.start)
         self.optimizers = _optimizers(self.network, options)
         self._plans: dict[int, ResponsePlan] = {}
         self._pass = FusedPass(self.network, self.config, cluster.device)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from polar.text.schemes.block import Block
 
 AnyPool = TypeVar("AnyPool", bound=CandidatePool)
+
+_KEPT_POOLS = 1024
+"""Pools that other forms of a text need again."""
 
 
 @dataclass(frozen=True)
@@ -100,14 +103,19 @@ def model_reader(scheme: "Block", channel: Channel) -> Reader:
             block_text = receiver.text[receiver.position - len(pool.text[candidate]) :]
             receiver.note_evidence(log2_evidence(channel.source.vocabulary, pool, candidate, scheme.draws, block_text))
 
-    def pools_of(keys: MessageKeys) -> Callable[[Tokens], Pool]:
-        source = PoolSource(scheme, channel, keys)
+    @lru_cache(maxsize=_KEPT_POOLS)
+    def pool_of(keys: MessageKeys, tokens: Tokens) -> Pool | UnfitTextError:
+        try:
+            return PoolSource(scheme, channel, keys).pool(tokens)
+        except UnfitTextError as error:
+            return error
 
+    def pools_of(keys: MessageKeys) -> Callable[[Tokens], Pool]:
         def pool_after(tokens: Tokens) -> Pool:
-            try:
-                return source.pool(tokens)
-            except UnfitTextError as error:
-                raise NoMessageError(str(error)) from None
+            pool = pool_of(keys, tokens)
+            if isinstance(pool, UnfitTextError):
+                raise NoMessageError(str(pool))
+            return pool
 
         return pool_after
 

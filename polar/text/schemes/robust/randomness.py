@@ -68,8 +68,8 @@ class Randomness:
         blocks[..., 1] = token[:, None]
         return self._pilots.encrypt(blocks).view("<u2").reshape(len(token), LANES * len(groups))
 
-    def extend(self, digests: Words, bit: int) -> Words:
-        """The digests of payload beginnings, each with one more bit."""
+    def extend(self, digests: Words, bit: int | Ints) -> Words:
+        """The digests of payload beginnings, each with one more bit: the same one, or one for each."""
         blocks = np.empty((*digests.shape, 2), dtype="<u8")
         blocks[..., 0] = digests
         blocks[..., 1] = bit
@@ -81,6 +81,13 @@ class Randomness:
         for bit in bits:
             chain.append(self.extend(chain[-1], int(bit)))
         return np.concatenate([*chain, chain[-1]])
+
+    def whole_digests(self, payloads: Ints) -> Words:
+        """The digest of level K for payloads of K bits each: (m, K) -> (m,)."""
+        digests = np.repeat(NO_BITS, len(payloads))
+        for column in payloads.T:
+            digests = self.extend(digests, column)
+        return digests
 
 
 class _Cipher:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -10,6 +11,13 @@ from torch import Tensor
 from polar.text.schemes.robust.writer import Writer
 from wm_env.common.arrays import Floats, Ints
 from wm_env.lm.models.masked_lm import MaskedLM
+
+
+class Chooser(Protocol):
+    """Chooses the tokens of a text from left to right, as a `Writer` does."""
+
+    def choose(self, law: Floats) -> int:
+        """The next token; `law` (V,) holds its probabilities, which need not sum to 1."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ def truncated(law: Floats, top_p: float, top_k: int | None) -> Floats:
     return result
 
 
-def write_forward(lm: MaskedLM, contexts: Ints, writers: Sequence[Writer], length: int, sampling: Sampling) -> Ints:
+def write_forward(lm: MaskedLM, contexts: Ints, writers: Sequence[Chooser], length: int, sampling: Sampling) -> Ints:
     """Continue contexts of equal length, shape (N, C), by `length` tokens each from left to right: shape (N, length).
 
     The canvas of a token is the context, the block so far and masks to the end of the block of L tokens; of a long text

@@ -17,12 +17,20 @@ from tiny_pretraining import SHAPE, counting_options, trained
 
 from wm_env.lm.models.exact.quantise import W8, quantise_matrix
 from wm_env.lm.models.load import load_lm
+from wm_env.lm.models.weights import read_tokenizer
 from wm_env.lm.pretrain.__main__ import main, train
 from wm_env.lm.pretrain.checkpoint import Progress, load_checkpoint, save_checkpoint
 from wm_env.lm.pretrain.cluster import Cluster
-from wm_env.lm.pretrain.corpus import train_tokenizer
+from wm_env.lm.pretrain.corpus import tokenize, train_tokenizer
 from wm_env.lm.pretrain.recipe import Options
-from wm_env.lm.pretrain.training import Plan, causal_share, is_causal, learning_rate_factor, network_config
+from wm_env.lm.pretrain.training import (
+    Plan,
+    Trainer,
+    causal_share,
+    is_causal,
+    learning_rate_factor,
+    network_config,
+)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +79,26 @@ def test_training_learns_the_text(options: Options, tmp_path: Path) -> None:
     progress = train(replace(options, out=tmp_path, steps=80, validate_every=80, save_every=80, lr=0.01))
     assert progress.history[0]["bits_per_token"] < 5.0
     assert progress.history[0]["any_order_bits_per_token"] < 5.0
+
+
+def test_a_run_may_start_from_a_model(options: Options, finished: Path, alone: Cluster, tmp_path: Path) -> None:
+    tokenizer = read_tokenizer(finished / "model")
+    from_model = replace(options, start=finished / "model")
+    start = Trainer(from_model, alone, tokenizer, tokenize(options.texts, tokenizer)).network.state_dict()
+    stored = load_file(finished / "model" / "model.safetensors")
+    name, scale = "model.transformer.wte.weight", "model.transformer.wte.scale"
+    assert torch.equal(start["model.embed_tokens.weight"], stored[name].float() * stored[scale][:, None])
+    progress = train(replace(from_model, out=tmp_path, tokenizer=finished / "tokenizer"))
+    first = json.loads((finished / "history.json").read_text())[0]
+    assert progress.history[0]["bits_per_token"] < first["bits_per_token"]
+
+
+def test_a_start_of_another_shape_or_tokenizer_is_refused(options: Options, finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="another tokenizer"):
+        train(replace(options, out=tmp_path / "a", start=Path("wm_env/lm/mini").resolve()))
+    other = replace(options, out=tmp_path / "b", start=finished / "model", shape=replace(SHAPE, mlp_hidden_size=32))
+    with pytest.raises(ValueError, match="give the shape of that model"):
+        train(other)
 
 
 def test_a_continued_run_is_bit_for_bit_the_uninterrupted_one(options: Options, alone: Cluster, tmp_path: Path) -> None:

@@ -110,8 +110,7 @@ def _promising(place: Place, alignment: Alignment, bits: Ints) -> Ints | None:
     places = range(int(np.searchsorted(votes.level[votes.first], top)), len(votes.first))
     if not len(bits) or not len(places):
         return None
-    digests = np.array([place.randomness.digests(row.tolist())[-1] for row in bits])
-    gains = log2_votes(place, votes, places, digests)
+    gains = log2_votes(place, votes, places, place.randomness.whole_digests(bits))
     return bits[gains.argmax()] if gains.max() >= _PROMISE else None
 
 
