@@ -138,7 +138,7 @@ def numbers(lm: MaskedLM, tree: StateTree, published: Mapping[str, str]) -> Iter
 
 def _canvas_numbers(lm: MaskedLM) -> Iterator[Number]:
     for form, kind, network in embedded_networks(lm.banned.device):
-        how = f"{kind}, fused" if network.steps == "fused" else f"{kind} products"
+        how = f"{kind}, fused" if network.fusion == "fused" else f"{kind} products"
         yield Number(f"canvases, {form.name}", how, partial(canvas_digest, network, lm))
 
 

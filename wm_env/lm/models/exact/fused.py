@@ -1,24 +1,20 @@
 """A layer with int8 products whose other operations are fused: the bits of the eager layer, several times as fast.
 
 `start` gives the fused layers of a network where they can run and compute what the eager operations compute; else the
-reason why not. `fused_check` compares every kernel, with the sizes of the network.
+reason why not. `fused_check` compares every kernel, with the sizes of the steps.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from wm_env.lm.models.exact.functions import LOG2_E, float32
+from wm_env.lm.models.exact.steps import EagerSteps, Layer
 
-if TYPE_CHECKING:
-    from wm_env.lm.models.exact.network import ExactNetwork, Layer
-
-_HEAD_WIDTHS = (32, 64, 128, 256)
 _MOST_POSITIONS = 1 << 15
 """So that int32 holds the sums of the attention."""
 _EAGER_QUERIES = 16
@@ -51,18 +47,18 @@ class FusedLayers:
     Operands and sums hold high halves above low ones, (2 M, K) int8 and (2 M, N) int32.
     """
 
-    def __init__(self, network: "ExactNetwork", launch: Launch = launched) -> None:
+    def __init__(self, steps: EagerSteps, launch: Launch = launched) -> None:
         from wm_env.lm.models.exact import kernels
 
-        shape, top = network.shape, network.form.top
+        shape, top = steps.shape, steps.form.top
         self._kernels = kernels
         self._launch = launch
         self._shape = shape
-        self._device = network.device
+        self._device = steps.device
         self._number = {"TOP": float(top), "STEP": float32(1 / top)}
         self._norm = {"INVERSE_WIDTH": 1.0 / shape.width, "EPS": shape.eps}
         self._score = float32(LOG2_E / math.sqrt(shape.head_width))
-        self._probability_top = float(network.form.probability_top)
+        self._probability_top = float(steps.form.probability_top)
 
     def norm(self, h: Tensor) -> Halves:
         """norm(h): (M, d) float32."""
@@ -190,7 +186,7 @@ class FusedLayers:
 
     def layer(
         self,
-        layer: "Layer",
+        layer: Layer,
         h: Tensor,
         x: Halves,
         tables: tuple[Tensor, Tensor],
@@ -212,25 +208,6 @@ class FusedLayers:
         x = self.added_norm(h, layer.out.halves(a.q), layer.out.scale, a.scale)
         y = self.gated(layer.gate_up.halves(x.q), layer.gate_up.scale, x.scale)
         return h, self.added_norm(h, layer.down.halves(y.q), layer.down.scale, y.scale)
-
-
-def start(network: "ExactNetwork") -> tuple[FusedLayers | None, str]:
-    """The fused layers of a network, and how its pass runs: "fused", or why it is eager."""
-    if network.kind != "int8":
-        return None, f"eager: {network.kind} products are not fused"
-    if find_spec("triton") is None:
-        return None, "eager: Triton is not installed"
-    from triton import knobs
-
-    from wm_env.lm.models.exact.fused_check import problems
-
-    if network.device.type != "cuda" and not knobs.runtime.interpret:
-        return None, f"eager: Triton has no kernels for {network.device.type}"
-    if network.shape.head_width not in _HEAD_WIDTHS:
-        return None, f"eager: heads {network.shape.head_width} wide are not fused"
-    fused = FusedLayers(network)
-    wrong = [f"{name} {problem}" for name, problem in problems(fused, network) if problem]
-    return (None, f"eager: {'; '.join(wrong)}") if wrong else (fused, "fused")
 
 
 def is_short(length: int) -> bool:

@@ -1,4 +1,4 @@
-"""Kernels against the eager operations, bit for bit, on random and on extreme numbers.
+"""Whether fused layers may be used: kernels against the eager operations, bit for bit, on random and extreme numbers.
 
 A compiler that rounds once where the eager pass rounds twice, a quotient that is not the correctly rounded one, a
 device that saturates: all would give other numbers without a word. So a network compares each kernel, with its own
@@ -6,22 +6,39 @@ sizes, before it uses one.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
 from wm_env.lm.models.exact.fused import FusedLayers, Halves
-from wm_env.lm.models.exact.products import operand, whole
+from wm_env.lm.models.exact.products import Kind, operand, whole
 from wm_env.lm.models.exact.quantise import quantise
+from wm_env.lm.models.exact.steps import EagerSteps
 
-if TYPE_CHECKING:
-    from wm_env.lm.models.exact.network import ExactNetwork
+_HEAD_WIDTHS = (32, 64, 128, 256)
 
 
-def problems(fused: FusedLayers, network: "ExactNetwork") -> Iterator[tuple[str, str]]:
+def start(steps: EagerSteps, kind: Kind) -> tuple[FusedLayers | None, str]:
+    """The fused layers of a network with these steps and products, and how it runs: "fused", or why it is eager."""
+    if kind != "int8":
+        return None, f"eager: {kind} products are not fused"
+    if find_spec("triton") is None:
+        return None, "eager: Triton is not installed"
+    from triton import knobs
+
+    if steps.device.type != "cuda" and not knobs.runtime.interpret:
+        return None, f"eager: Triton has no kernels for {steps.device.type}"
+    if steps.shape.head_width not in _HEAD_WIDTHS:
+        return None, f"eager: heads {steps.shape.head_width} wide are not fused"
+    fused = FusedLayers(steps)
+    wrong = [f"{name} {problem}" for name, problem in problems(fused, steps) if problem]
+    return (None, f"eager: {'; '.join(wrong)}") if wrong else (fused, "fused")
+
+
+def problems(fused: FusedLayers, steps: EagerSteps) -> Iterator[tuple[str, str]]:
     """Compare every kernel with the eager operations: its name, and what is wrong with it, "" if nothing."""
-    for name, compare in _comparisons(fused, network):
+    for name, compare in _comparisons(fused, steps):
         try:
             wrong = sum(int((ours != eager).sum()) for ours, eager in compare())
             yield name, f"differs from the eager operations in {wrong} numbers" if wrong else ""
@@ -33,9 +50,9 @@ def problems(fused: FusedLayers, network: "ExactNetwork") -> Iterator[tuple[str,
 _Pairs = list[tuple[Tensor, Tensor]]
 
 
-def _comparisons(fused: FusedLayers, network: "ExactNetwork") -> Iterator[tuple[str, Callable[[], _Pairs]]]:
+def _comparisons(fused: FusedLayers, steps: EagerSteps) -> Iterator[tuple[str, Callable[[], _Pairs]]]:
     """The kernels and their comparisons with random and extreme numbers: pairs of tensors that must be equal."""
-    shape, device = network.shape, network.device
+    shape, device = steps.shape, steps.device
     drawn = _Drawn(device)
     count, length, wanted, short = 2, 70, 3, 9
     rows, kv, width = count * short, shape.groups * shape.head_width, shape.head_width
@@ -46,17 +63,17 @@ def _comparisons(fused: FusedLayers, network: "ExactNetwork") -> Iterator[tuple[
 
     def norm() -> _Pairs:
         h = drawn.rows(rows, shape.width)
-        return pairs(fused.norm(h), network.norm(h))
+        return pairs(fused.norm(h), steps.norm(h))
 
     def added_norm() -> _Pairs:
         h, sums, scales, scale = drawn.rows(rows, shape.width), *drawn.sums(rows, shape.width)
         expected = h + whole(sums).mul_(scales).mul_(scale)
         ours = fused.added_norm(h, sums, scales, scale)
-        return [*pairs(ours, network.norm(expected)), (h, expected)]
+        return [*pairs(ours, steps.norm(expected)), (h, expected)]
 
     def integers() -> _Pairs:
         x = drawn.rows(rows, shape.width)
-        return pairs(fused.integers(x), network.integers(x))
+        return pairs(fused.integers(x), steps.integers(x))
 
     def turned(heads: int, columns: int, is_query: bool) -> _Pairs:
         sums, scales, scale = drawn.sums(rows, columns)
@@ -64,8 +81,8 @@ def _comparisons(fused: FusedLayers, network: "ExactNetwork") -> Iterator[tuple[
         x = whole(sums).mul_(scales).mul_(scale)
         x = x if bias is None else x.add_(bias)
         x = x[:, : heads * width].view(count, short, heads, width)
-        q, most = quantise(network.turned(x, *(table[:, None] for table in tables)), network.top)
-        most = network.stepped(most, is_query)
+        q, most = quantise(steps.turned(x, *(table[:, None] for table in tables)), steps.top)
+        most = steps.stepped(most, is_query)
         ours = fused.turned(sums, scales, scale, bias, tables, heads, is_query)
         return pairs(ours, (q.reshape(rows, -1), most.reshape(rows, -1)))
 
@@ -74,17 +91,17 @@ def _comparisons(fused: FusedLayers, network: "ExactNetwork") -> Iterator[tuple[
         bias = drawn.numbers(2 * kv) if shape.biases else None
         x = whole(sums).mul_(scales).mul_(scale)
         x = x if bias is None else x.add_(bias)
-        q, most = quantise(x[:, kv:].view(count, length, kv), network.top, 1)
+        q, most = quantise(x[:, kv:].view(count, length, kv), steps.top, 1)
         ours = fused.values(sums, scales, scale, bias, length)
         halves = operand(q.transpose(1, 2).reshape(-1, length), "int8").view(2, count, kv, length)
-        return [(ours.q[..., :length], halves), (ours.scale, network.stepped(most)[:, 0])]
+        return [(ours.q[..., :length], halves), (ours.scale, steps.stepped(most)[:, 0])]
 
     def attention(queries: int) -> _Pairs:
-        q, q_scale = drawn.integers(network.form.top, count * queries, shape.heads, width)
-        k, k_scale = drawn.integers(network.form.top, count * length, shape.groups, width)
-        v, v_scale = drawn.integers(network.form.top, count * kv, 1, length)
+        q, q_scale = drawn.integers(steps.form.top, count * queries, shape.heads, width)
+        k, k_scale = drawn.integers(steps.form.top, count * length, shape.groups, width)
+        v, v_scale = drawn.integers(steps.form.top, count * kv, 1, length)
         # Of the size that attentions have: the largest S is some tens.
-        q_scale.mul_(20.0 / width / network.form.top**2)
+        q_scale.mul_(20.0 / width / steps.form.top**2)
         room = (0, -length % 16)
         halves = torch.nn.functional.pad(operand(v.view(-1, length), "int8").view(2, count, kv, length), room)
         ours = fused.attended(
@@ -93,7 +110,7 @@ def _comparisons(fused: FusedLayers, network: "ExactNetwork") -> Iterator[tuple[
             Halves(halves.contiguous(), v_scale.view(count, kv)),
             length,
         )
-        eager = network.attended(
+        eager = steps.attended(
             (q.view(count, queries, shape.heads, width), q_scale.view(count, queries, -1, 1)),
             (k.view(count, length, shape.groups, width), k_scale.view(count, length, -1, 1)),
             (
@@ -106,8 +123,8 @@ def _comparisons(fused: FusedLayers, network: "ExactNetwork") -> Iterator[tuple[
     def gated() -> _Pairs:
         sums, scales, scale = drawn.sums(rows, 2 * shape.inner)
         scale.mul_(drawn.spread(rows))
-        y = network.gated(*whole(sums).mul_(scales).mul_(scale).chunk(2, 1))
-        return pairs(fused.gated(sums, scales, scale), network.integers(y))
+        y = steps.gated(*whole(sums).mul_(scales).mul_(scale).chunk(2, 1))
+        return pairs(fused.gated(sums, scales, scale), steps.integers(y))
 
     yield "norm", norm
     yield "added_norm", added_norm
