@@ -17,7 +17,7 @@ from wm_env.common.progress import ProgressBar
 from wm_env.lm.models.llada import llada_logits
 from wm_env.lm.models.llada_config import REQUIRED_VALUES, LLaDAConfig
 from wm_env.lm.models.load import load_lm
-from wm_env.lm.models.masked_lm import MaskedLM, banned_ids, tokenizer_fingerprint
+from wm_env.lm.models.masked_lm import MaskedLM, banned_ids
 from wm_env.lm.models.network import build_network
 from wm_env.lm.pretrain.checkpoint import Progress, load_checkpoint, save_checkpoint, save_integers
 from wm_env.lm.pretrain.cluster import Cluster
@@ -28,7 +28,7 @@ from wm_env.lm.pretrain.objective import BLOCK, ResponsePlan, mask_batch, masked
 from wm_env.lm.pretrain.recipe import CONTEXT, Options, Shape
 from wm_env.lm.pretrain.rounding import rounded_state
 from wm_env.lm.quality import cut_windows, measure_quality
-from wm_env.lm.text import text_tokenizer
+from wm_env.lm.text import text_tokenizer, tokenizer_fingerprint
 
 # Reading the loss makes the host wait for the GPU; a CPU has nothing to run ahead of.
 _STEPS_BETWEEN_SYNCS = {"cuda": 50, "cpu": 1}
