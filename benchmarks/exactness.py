@@ -23,8 +23,9 @@ from wm_env.lm.models.exact.quantise import W8
 from wm_env.lm.models.exact.weights import FloatSource
 from wm_env.lm.models.forward import can_compile, compile_layers
 from wm_env.lm.models.llada import exact_shape, llada_logits
+from wm_env.lm.models.llada_config import LLaDAConfig
 from wm_env.lm.models.load import load_lm
-from wm_env.lm.models.network import LLaDAConfig, build_network
+from wm_env.lm.models.network import build_network
 from wm_env.lm.models.stack import device_name
 from wm_env.lm.verify import digest, embedded_networks
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, silence_output, tell, tell_failure
+from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
 from wm_env.common.files import check_seed
 
 with quitting_on_interrupt(__name__):
@@ -183,17 +183,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line: exit code 0 when done, 1 if it fails, 2 for bad arguments or input, 130 after Ctrl-C."""
     with quitting_on_interrupt(__name__):
         options = tyro.cli(Options, prog="python -m wm_env.lm.quality", args=arguments)
-    try:
+
+    def work() -> None:
         for line in report(options):
             print(line, flush=True)
-    except BrokenPipeError:
-        silence_output()
-    except (ValueError, OSError) as error:
-        return tell_failure(error)
-    except KeyboardInterrupt:
-        tell("interrupted")
-        return INTERRUPTED
-    return 0
+
+    return exit_code(work)
 
 
 if __name__ == "__main__":
