@@ -203,8 +203,8 @@ class FusedLayers:
         query = self.turned(y, tables, shape.heads, is_query=True)
         a = self.integers(self.attended(query, key, value, length))
         x = self.added_norm(h, self.linear(a, layer.out))
-        y = self.gated(self.linear(x, layer.gate_up))
-        return h, self.added_norm(h, self.linear(y, layer.down))
+        x = self.gated(self.linear(x, layer.gate_up))
+        return h, self.added_norm(h, self.linear(x, layer.down))
 
 
 def is_short(length: int) -> bool:
