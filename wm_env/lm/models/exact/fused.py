@@ -33,9 +33,10 @@ ONE_BY_ONE = {"enable_fp_fusion": False}
 """What the compiler is told: a product and a sum are rounded one after the other."""
 
 
-def launched(kernel: Any, grid: tuple[int, ...], *arguments: Tensor | int, **constants: float) -> None:
-    """Launch a kernel whose operations are rounded one by one."""
-    kernel[grid](*arguments, **constants, **ONE_BY_ONE)
+def launched(kernel: Any, grid: tuple[int, ...], first: Tensor, *arguments: Tensor | int, **constants: float) -> None:
+    """Launch a kernel, whose operations are rounded one by one, where its first argument lives."""
+    with torch.cuda.device_of(first):
+        kernel[grid](first, *arguments, **constants, **ONE_BY_ONE)
 
 
 Launch = Callable[..., None]
