@@ -1,9 +1,9 @@
 """A tighter limit behind a channel for decoders that do not know the state, at total variation 0.
 
 `wm_env.criteria.noise` bounds I(U;Y) - I(U;S) by I(X;Y|S), as if the decoder knew the state. It is exact for states
-that share no output with another one. States that share outputs lose rate. Here the decoder is told only to which of many
-small parts the state belongs; within a part the capacity is a convex programme over maps of states to candidates, with
-a certificate (`wm_env.theory.channel_capacity`). What the decoder is told can only help, so
+that share no output with another one. States that share outputs lose rate. Here the decoder is told only to which of
+many small parts the state belongs; within a part the capacity is a convex programme over maps of states to candidates,
+with a certificate (`wm_env.theory.channel_capacity`). What the decoder is told can only help, so
 
     max I(U;Y) - I(U;S) <= sum over parts P(part) C(part),
 
