@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from polar.code.decoders import DECODERS, KNOWLEDGE
+from polar.evaluation.edits import EditedPoint
 from polar.evaluation.points import AdaptivePoint, CodeFigures, OperatingPoint
 from wm_env.common.files import fingerprint, read_json
 from wm_env.common.tables import align, or_dash, with_interval
@@ -70,8 +71,10 @@ def exact_content(
     limits: Mapping[int, Limit],
     adapted: AdaptivePoint | None = None,
     live: dict[str, Any] | None = None,
+    edited: Sequence[EditedPoint] = (),
 ) -> dict[str, Any]:
-    """The content of results.json: fingerprints, operating points, one-shot limits, and `live_results` of the law."""
+    """The content of results.json: fingerprints, operating points, one-shot limits, errors after edits, and
+    `live_results` of the law."""
     rows = [asdict(point) for point in points]
     if adapted is not None:
         rows.append(_adaptive_row(adapted, tree.block_length))
@@ -80,6 +83,7 @@ def exact_content(
         "law": law_fingerprint(law),
         "operating_points": rows,
         "limits": [row for bits, limit in limits.items() for row in limit_rows(bits, limit, tree.block_length)],
+        "edited": [asdict(point) for point in edited],
         "live": live,
     }
 
@@ -157,6 +161,13 @@ def error_table(points: Sequence[OperatingPoint], limits: Mapping[int, Limit]) -
             ("limit", lambda p: f"{block_limit(p):.4f}"),
         ],
     )
+
+
+def edited_table(points: Sequence[EditedPoint]) -> str:
+    """Error rates behind a channel of edits, one line per length and decoder."""
+    rows = [["bits", "decoder", "BER", "BLER"]]
+    rows += [[str(point.message_bits), point.decoder, f"{point.ber:.4f}", f"{point.bler:.4f}"] for point in points]
+    return align(rows)
 
 
 def covertness_table(points: Sequence[OperatingPoint]) -> str:
