@@ -12,13 +12,14 @@ from repository import ROOT
 from wm_env.common.help import paragraph_help
 
 OPTIONS = {
-    "train": ["Options"],
-    "evaluate": ["Options"],
+    "agents.train": ["Options"],
+    "polar.evaluate": ["Options"],
     "polar.evaluation.settings": ["EvaluationSettings"],
     "agents.common.settings": ["PolicySettings", "RunSettings"],
     "agents.primal_dual.settings": ["LearnerSettings"],
     "agents.ppo_lagrangian.settings": ["PPOSettings"],
-    "polar.text.command_line.options": ["Model", "Agreement", "Keygen", "Embed", "Decode"],
+    "polar.text.command_line.options": ["Model", "Agreement", "Keygen", "Embed", "Decode", "Detect"],
+    "polar.serve.options": ["Serve", "ServeLimits"],
     "polar.text.settings": ["LawSettings", "Limits"],
     "polar.text.schemes.block.__init__": ["Block"],
     "polar.text.schemes.parallel.__init__": ["Parallel"],

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polar.text.keys.derivation import MessageKeys
-from polar.text.progress import Report
 from polar.text.scheme import Attempt, Cost, Reader, Tokens, Writing, Written
 from polar.text.schemes.robust.messages import payload_of, robust_settings
 from polar.text.schemes.robust.reader import Receiver
@@ -13,6 +12,7 @@ from polar.text.schemes.robust.words import as_letters
 from polar.text.schemes.robust.writer import Writer
 from polar.text.schemes.sending import MODEL_LAW, KeptLaws, given
 from polar.text.tail import LONGEST_REST, LONGEST_TAIL, ends_sentence, may_end
+from wm_env.common.progress import Report
 from wm_env.lm.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _reader(writing: Writing, scheme: "Robust") -> Reader:
         receiver = Receiver(keys.key, tokenizer, settings, range(keys.nonce, keys.nonce + 1))
         found = receiver.decode(form.decode("utf-8"))
         if found.payload != tuple(payload_of(writing.message, scheme.payload_bits)):
-            reason = f"{found.check_log2:.0f} bits of evidence at check places; a longer text has more (--tokens)"
+            reason = f"{found.check_log2:.0f} bits of evidence at check places; ask for more tokens"
             return Attempt(None, found.attempts, reason=reason)
         return Attempt(writing.message, found.attempts)
 
