@@ -9,6 +9,7 @@ the command.
 """
 
 import argparse
+from collections.abc import Sequence
 
 from command import run_benchmark, within
 
@@ -37,24 +38,25 @@ BUDGET = 0.1
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=int, default=2000, help="texts that are sent and read at each length")
+    parser.add_argument("--lengths", type=int, nargs="*", default=LENGTHS, help="blocks of a text, in the first table")
     options = parser.parse_args()
-    within(options, texts=(0, 10**6))
+    within(options, texts=(0, 10**6), lengths=(1, 1024))
     tree = shipped_tree()
     covers = np.concatenate([block.cover for block in tree.blocks])
     chances = np.concatenate(state_reach(tree)) / len(tree.blocks)
-    show_messages(covers, chances, tree.block_length, options.texts)
+    show_messages(covers, chances, tree.block_length, options.texts, options.lengths)
     show_variations(tree)
     show_budgets(covers, chances, tree.block_length)
 
 
-def show_messages(covers: Floats, chances: Floats, length: int, texts: int) -> None:
+def show_messages(covers: Floats, chances: Floats, length: int, texts: int, lengths: Sequence[int]) -> None:
     """Bits per token at a block error of 1e-3: reached and limit at TV 0, limit at TV 0.05, errors measured."""
     print(
         "| n | bits, TV 0 | bits per token | limit | limit at TV 0.05 | wrong texts, 95 % interval |\n|" + " --- |" * 6
     )
     rng = np.random.default_rng(0)
     weights = [block_weights(cover) for cover in covers]
-    for blocks in LENGTHS:
+    for blocks in lengths:
         exact = longest_message(covers, chances, blocks, BLOCK_ERROR)
         looser = longest_message(covers, chances, blocks, BLOCK_ERROR, 0.05)
         bits, tokens = exact.reached, blocks * length
