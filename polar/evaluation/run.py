@@ -25,8 +25,10 @@ from polar.evaluation.report import (
     limit_table,
     live_results,
     variation_table,
+    whole_text_table,
 )
 from polar.evaluation.settings import EvaluationSettings
+from polar.evaluation.whole_texts import whole_text_points
 from wm_env.common.figures import FIGURE_MARK, save_figure
 from wm_env.common.files import check_output, write_json
 from wm_env.criteria.channel import tree_channels
@@ -84,8 +86,9 @@ def evaluate_run(
     if "auto" in settings.message_bits or (not settings.message_bits and run.task.lengths_follow_state):
         adapted = evaluate_adaptive(tree, law, how_well, settings.transmissions, settings.seed)
     edited = edited_points(tree, law, lengths, settings)
+    whole = whole_text_points(tree, law)
     limits = {bits: law_limit(law, bits) for bits in lengths}
-    write_json(out / "results.json", exact_content(tree, law, points, limits, adapted, live, edited))
+    write_json(out / "results.json", exact_content(tree, law, points, limits, adapted, live, edited, whole))
     shown = figure_title(run, law)
     for file in figures["ber"]:
         save_figure(ber_figure(points, limits, law.block_length, adapted, shown), file)
@@ -102,6 +105,11 @@ def evaluate_run(
     if edited:
         share = f"{100 * settings.noise:g} % of the tokens edited ({settings.channel})"
         print(f"\nError rates with {share}, state unknown, key of l bits\n{edited_table(edited)}")
+    if whole:
+        print(
+            "\nOne message over the blocks of a text, arithmetic coding from a shared offset, prompt known\n"
+            f"{whole_text_table(whole)}"
+        )
     print(f"\nTotal variation of the same points\n{covertness_table(rows)}")
     print(f"\nTotal variation, mean over messages, against the number of keys\n{variation_table(points)}")
     print(f"\nOne-shot limits at total variation budgets, states as likely as under this law\n{limit_table(limits)}")

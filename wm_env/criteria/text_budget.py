@@ -7,6 +7,8 @@ text given the prompt. So the optimum is that of one block whose candidates are 
 probabilities clipped between two levels.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -32,19 +34,30 @@ def solve_text(tree: StateTree, epsilon: float) -> Optimum:
     texts = len(tree.prior) * tree.meta.candidates ** len(tree.blocks)
     if texts > MOST_TEXTS:
         raise ValueError(f"{texts:.3g} texts: a budget for whole texts is planned for at most {MOST_TEXTS:.3g}")
-    cover, states = _texts(tree)
+    cover, states = texts_of(tree, [block.cover for block in tree.blocks])
     found = solve_blocks(tree.prior, [cover], [np.full(cover.shape, -1)], epsilon)
     return Optimum(_marginals(tree, found.marginals[0].numpy(), states), found.multiplier, found.rate, found.cost)
 
 
-def _texts(tree: StateTree) -> tuple[Floats, list[Ints]]:
-    """p(text | prompt), shape (N, Q^B), and for every block the states behind the beginnings of texts, (N, Q^(b-1))."""
+def texts_of(tree: StateTree, laws: Sequence[Floats]) -> tuple[Floats, list[Ints]]:
+    """The law of whole texts: q(text | prompt), shape (N, Q^B), and the states behind the beginnings of texts.
+
+    Args:
+        tree: the states.
+        laws: q(x|s) of the first blocks, one (N, Q) for each; as many blocks are followed.
+
+    Returns:
+        The law, and for every block the states, shape (N, Q^(b-1)), -1 where there is none.
+
+    Raises:
+        ValueError: several paths lead to one state.
+    """
     prompts = len(tree.prior)
     probs, states = np.ones((prompts, 1)), [np.arange(prompts)[:, None]]
-    for number, block in enumerate(tree.blocks):
+    for number, (block, law) in enumerate(zip(tree.blocks, laws, strict=False)):
         here = states[-1]
-        probs = (probs[:, :, None] * np.where(here[:, :, None] >= 0, block.cover[here], 0)).reshape(prompts, -1)
-        if number + 1 < len(tree.blocks):
+        probs = (probs[:, :, None] * np.where(here[:, :, None] >= 0, law[here], 0)).reshape(prompts, -1)
+        if number + 1 < len(laws):
             child = np.where(here[:, :, None] >= 0, block.child[here], -1)
             reached = child[child >= 0]
             if len(np.unique(reached)) < len(reached):
