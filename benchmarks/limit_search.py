@@ -10,6 +10,7 @@ mean over messages. A limit is beaten if a code has more than it, and attained i
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 from command import MANY, SEEDS, run_benchmark, within
 
@@ -116,15 +117,18 @@ def best_code(
         (np.full(excess.size, excess.size), excess.ravel(), np.ones(excess.size)),
     ]
     share = np.broadcast_to((state_probs[:, None] * covers / words)[:, None, :], shape[1:])
-    answer = linprog(
-        -worth, _matrix(parts, excess.size + 1, columns), np.append(share.ravel(), variation), equal, total
-    )
-    return -float(answer.fun)
+    best = _most(worth, _matrix(parts, excess.size + 1, columns), np.append(share.ravel(), variation), equal, total)
+    return best
 
 
 def _shares(state_probs: Floats, words: int, choices: int) -> Floats:
     shares: Floats = -np.tile(np.repeat(state_probs / words, words), choices)
     return shares
+
+
+def _most(worth: Floats, upper: coo_array, bounds: Floats, equal: coo_array, totals: Floats) -> float:
+    """The value of a linear programme in nonnegative variables."""
+    return -float(linprog(-worth, A_ub=cast(Any, upper), b_ub=bounds, A_eq=cast(Any, equal), b_eq=totals).fun)
 
 
 def _matrix(parts: list[tuple[Ints, Ints, Floats]], rows: int, columns: int) -> coo_array:
@@ -208,8 +212,8 @@ def _success_of_maps(pmf: Floats, maps: Ints, variation: float) -> float:
         (np.full(excess.size, excess.size), excess.ravel(), np.ones(excess.size)),
     ]
     bounds = np.append(np.tile(pmf / 2, 2), variation)
-    answer = linprog(-worth, _matrix(parts, excess.size + 1, columns), bounds, equal, np.full(keys * 2, 1 / (2 * keys)))
-    return -float(answer.fun)
+    best = _most(worth, _matrix(parts, excess.size + 1, columns), bounds, equal, np.full(keys * 2, 1 / (2 * keys)))
+    return best
 
 
 def lengths_by_key(rng: np.random.Generator) -> Outcome:
@@ -238,14 +242,14 @@ def lengths_by_key(rng: np.random.Generator) -> Outcome:
         (np.full(candidates, candidates), excess, np.ones(candidates)),
     ]
     gain = np.append(np.repeat([bits for bits, _ in codes], candidates), np.zeros(candidates))
-    answer = linprog(
-        -gain,
+    best = _most(
+        gain,
         _matrix(below, candidates + 1, columns),
         np.append(pmf, variation),
         _matrix(parts, count + 1, columns),
         np.append(np.zeros(count), 1.0),
     )
-    return Outcome(-float(answer.fun), error_free_bits([pmf[None]], [np.ones(1)], variation))
+    return Outcome(best, error_free_bits([pmf[None]], [np.ones(1)], variation))
 
 
 def behind_a_channel(rng: np.random.Generator) -> Outcome:

@@ -9,6 +9,7 @@ the command.
 """
 
 import argparse
+import math
 from collections.abc import Sequence
 
 from command import run_benchmark, within
@@ -107,7 +108,7 @@ def show_budgets(covers: Floats, chances: Floats, length: int) -> None:
     print("| n | budget for the sum | tilting | a | exact, between |\n| --- | --- | --- | --- | --- |")
 
     def entropy(laws: Floats) -> float:
-        return float(chances @ entr(laws).sum(1)) / np.log(2)
+        return float(chances @ entr(laws).sum(1)) / math.log(2)
 
     for blocks in TEXTS:
         shared = solve_blocks(chances, [covers], [np.full(covers.shape, -1)], BUDGET / blocks)
