@@ -141,7 +141,7 @@ def main() -> None:
 def limit(log_length: int, replaced: float, options: Options) -> float:
     """Bits per token that no code exceeds at this length."""
     law = corollary_labels(VOCABULARY, replaced)
-    return float(message_limit(law, 2**log_length, options.block_error)) / 2**log_length
+    return message_limit(law, 1 << log_length, options.block_error) / (1 << log_length)
 
 
 def show(
