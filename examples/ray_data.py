@@ -36,7 +36,9 @@ def main(key_file, texts, out):
     is_parquet = any(Path(texts).rglob("*.parquet")) or texts.endswith(".parquet")
     rows = (ray.data.read_parquet if is_parquet else ray.data.read_json)(texts)
     processes = int(ray.cluster_resources()["CPU"])
-    read = rows.map(Reader, fn_constructor_args=[key], compute=ray.data.ActorPoolStrategy(min_size=1, max_size=processes))
+    read = rows.map(
+        Reader, fn_constructor_args=[key], compute=ray.data.ActorPoolStrategy(min_size=1, max_size=processes)
+    )
     read.write_parquet(out)
     done = ray.data.read_parquet(out)
     print(f"{done.count()} texts, {done.filter(lambda row: row['payload'] != '').count()} with a message")
