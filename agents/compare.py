@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
+from wm_env.common.command import exit_code, quitting_on_interrupt, run_command, say
 
 with quitting_on_interrupt(__name__):
     import numpy as np
@@ -20,11 +20,10 @@ with quitting_on_interrupt(__name__):
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from agents.common.progress import say
     from agents.common.runs import RunFolder, read_config
     from agents.frontier import RunResult, frontier, read_runs, short_names
     from wm_env.common.arrays import Floats
-    from wm_env.common.figures import COLOURS, figure_format, new_figure, save_figure
+    from wm_env.common.figures import COLOURS, FIGURE_MARK, figure_format, new_figure, save_figure
     from wm_env.common.files import check_output, reading
     from wm_env.common.intervals import mean_interval
     from wm_env.common.tables import align, with_interval
@@ -235,23 +234,20 @@ def _mean(values: Sequence[float], spec: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read runs, print a table, write the figure; exit code 0 done, 1 failed, 2 bad input, 130 interrupted."""
-    try:
-        with quitting_on_interrupt(__name__):
-            options = tyro.cli(Options, prog="python -m agents.compare", args=arguments, description=Options.__doc__)
-        tree, gamma, cost, groups = read_groups(options.runs)
-        out = options.out if options.out is not None else options.runs[0].parent / "compare.png"
-        figure_format(out)
-        check_output(out, "choose another name for the figure")
-        print(compare_table(tree, gamma, cost, groups))
-        save_figure(compare_figure(tree, gamma, cost, groups), out)
-        say(str(out))
-    except (ValueError, OSError) as error:
-        return tell_failure(error)
-    except KeyboardInterrupt:
-        tell("interrupted")
-        return INTERRUPTED
-    return 0
+    """Read runs, print a table, write the figure; returns the exit code of `exit_code`."""
+    with quitting_on_interrupt(__name__):
+        options = tyro.cli(Options, prog="python -m agents.compare", args=arguments, description=Options.__doc__)
+    return exit_code(lambda: _compare(options))
+
+
+def _compare(options: Options) -> None:
+    tree, gamma, cost, groups = read_groups(options.runs)
+    out = options.out if options.out is not None else options.runs[0].parent / "compare.png"
+    figure_format(out)
+    check_output(out, "choose another --out", FIGURE_MARK)
+    print(compare_table(tree, gamma, cost, groups))
+    save_figure(compare_figure(tree, gamma, cost, groups), out)
+    say(str(out))
 
 
 if __name__ == "__main__":

@@ -10,18 +10,17 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
-from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
+from wm_env.common.command import exit_code, quitting_on_interrupt, run_command, say
 
 with quitting_on_interrupt(__name__):
     import numpy as np
     import tyro
 
-    from agents.common.progress import say
     from agents.common.runs import RunFolder, read_config
     from agents.common.table import AGENTS, settings_from_json
     from wm_env.common.arguments import OptionalPath
-    from wm_env.common.figures import Figure
-    from wm_env.common.files import check_output, write_atomically
+    from wm_env.common.figures import FIGURE_MARK, Figure, figure_format, save_figure
+    from wm_env.common.files import check_output
     from wm_env.common.json_values import read_as
     from wm_env.criteria.costs import TOTAL_VARIATION, Cost, cost_of
     from wm_env.criteria.objectives import Objective
@@ -187,9 +186,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _draw(options: Options) -> None:
     tree, gamma, cost, runs = read_runs(options.runs)
     out = options.out if options.out is not None else options.runs[0].parent / "frontier.png"
-    check_output(out, "choose another --out")
-    figure = frontier_figure(tree, runs, gamma, cost)
-    write_atomically(out, lambda temporary: figure.savefig(temporary, format="png", dpi=150))
+    check_output(out, "choose another --out", FIGURE_MARK)
+    figure_format(out)
+    save_figure(frontier_figure(tree, runs, gamma, cost), out)
     for name, law in ((name, run.law) for name, run in runs.items()):
         share = f"{percent_of_optimum(law.rate, solve(tree, law.cost, gamma, cost)):.2f} % of the optimum there"
         say(f"{name}: rate {law.rate:.4f} bits, {cost.told(law.cost)}, {share}")

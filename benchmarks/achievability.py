@@ -18,9 +18,10 @@ with quitting_on_interrupt(__name__):
     import matplotlib.pyplot as plt
     import torch
     import tyro
-    from tqdm import tqdm
 
-    from wm_env.common.files import check_output, write_atomically
+    from wm_env.common.figures import FIGURE_MARK, figure_format, save_figure
+    from wm_env.common.files import check_output
+    from wm_env.common.progress import ProgressBar
     from wm_env.information import measure
     from wm_env.law import BlockLaw
     from wm_env.theory.achievability import (
@@ -71,11 +72,13 @@ def key_curves(
 ) -> tuple[list[float], list[float]]:
     """Mean and maximum over the messages of V(P~^m, P_XS) against R_K."""
     means, worst = [], []
-    for rate in tqdm(rates, desc=f"n = {n}", leave=False, disable=None):
-        book = random_codebook(law, n, options.messages, size_of(rate, n), bins, generator)
-        variation = message_variation(law, book)
-        means.append(float(variation.mean()))
-        worst.append(float(variation.max()))
+    with ProgressBar(len(rates)) as bar:
+        for done, rate in enumerate(rates, start=1):
+            book = random_codebook(law, n, options.messages, size_of(rate, n), bins, generator)
+            variation = message_variation(law, book)
+            means.append(float(variation.mean()))
+            worst.append(float(variation.max()))
+            bar.update(done, counted=f"n = {n}")
     return means, worst
 
 
@@ -98,7 +101,8 @@ def row(n: int, name: str, rates: list[float], values: list[float]) -> str:
 def main() -> None:
     options = tyro.cli(Options, description=__doc__)
     within(options, lengths=(1, 12), state_lengths=(1, 20), messages=(1, 1024), slack=(0, 1), seed=SEEDS)
-    check_output(options.out, "name another --out")
+    check_output(options.out, "name another --out", FIGURE_MARK)
+    figure_format(options.out)
     torch.set_num_threads(1)
     block = example_law()
     information, law = measure(block), letter(block)
@@ -138,7 +142,7 @@ def main() -> None:
         axes.set_ylim(0, 1)
         axes.legend(fontsize=7)
     figure.tight_layout()
-    write_atomically(options.out, lambda temporary: figure.savefig(temporary, format="png", dpi=140))
+    save_figure(figure, options.out)
     print(f"wrote {options.out}")
 
 

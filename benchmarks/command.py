@@ -7,27 +7,16 @@ from typing import NoReturn
 import numpy as np
 
 from wm_env.common.arrays import Ints
-from wm_env.common.command import run_command, silence_output, tell_failure
+from wm_env.common.command import exit_code, run_command
 
 SEEDS = (0, 2**32 - 1)
 MANY = (1, 10**9)
 """Counts that cost time but no memory."""
 
 
-def run_benchmark(main: Callable[[], object]) -> NoReturn:
+def run_benchmark(main: Callable[[], None]) -> NoReturn:
     """Run a benchmark and end the process: with code 0, 1 failed, 2 bad arguments or input, 130 interrupted."""
     run_command(partial(exit_code, main))
-
-
-def exit_code(main: Callable[[], object]) -> int:
-    """Call `main`; what it cannot do becomes one line and a code, as `wm_env.common.command.tell_failure` has them."""
-    try:
-        main()
-    except BrokenPipeError:
-        silence_output()
-    except (ValueError, OSError) as error:
-        return tell_failure(error)
-    return 0
 
 
 def draw_bits(rng: np.random.Generator, rows: int, columns: int) -> Ints:

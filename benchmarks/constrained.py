@@ -27,7 +27,9 @@ with quitting_on_interrupt(__name__):
     import tyro
 
     from agents.ppo_lagrangian.buffer import tree_advantages
+    from wm_env.common.figures import FIGURE_MARK, figure_format, save_figure
     from wm_env.common.files import check_output, write_atomically
+    from wm_env.common.progress import ProgressBar
     from wm_env.criteria.credit import COST, PARENT, RATE
     from wm_env.optimum import FEASIBLE
     from wm_env.synthetic import synthetic_tree
@@ -287,7 +289,7 @@ def draw(rows: list[Row], path: Path) -> None:
         axes.set_xlabel(title)
         axes.set_xscale("symlog", linthresh=1)
         axes.invert_yaxis()
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
 
 
 def main() -> None:
@@ -296,7 +298,10 @@ def main() -> None:
     within(options, seeds=SEEDS, iterations=MANY, learning_rate=(1e-9, 1e3), **counts)
     if unknown := set(options.rules) - set(RULES):
         raise ValueError(f"--rules {' '.join(sorted(unknown))}: choose from {', '.join(RULES)}")
-    check_output(options.out, "name another --out")
+    check_output(options.out, "name another --out", ",".join(one.name for one in fields(Row)))
+    if options.figure is not None:
+        check_output(options.figure, "name another --figure", FIGURE_MARK)
+        figure_format(options.figure)
     rows = read_rows(options.out)
     if options.figure is None:
         rows = run_missing(options, rows)
@@ -321,13 +326,13 @@ def run_missing(options: Options, rows: list[Row]) -> list[Row]:
     rows.append(run(*wanted[0], options))
     each = time.perf_counter() - begin
     tell(f"{len(wanted)} runs of about {each:.0f} s: about {len(wanted) * each / options.jobs / 60:.0f} minutes")
-    with ProcessPoolExecutor(options.jobs) as pool:
+    with ProcessPoolExecutor(options.jobs) as pool, ProgressBar(len(wanted), "run", 1) as bar:
         running = [pool.submit(run, *one, options) for one in wanted[1:]]
         for count, finished in enumerate(as_completed(running), start=2):
             rows.append(finished.result())
+            bar.update(count)
             if count % 20 == 0:
                 write_rows(options.out, rows)
-                tell(f"{count} of {len(wanted)} runs")
     write_rows(options.out, rows)
     return rows
 

@@ -294,7 +294,7 @@ def table(rows: list[Drift]) -> str:
 def main() -> None:
     options = tyro.cli(Options, description=__doc__)
     within(options, states=MANY, context=MANY, candidates=(1, 1024), tv_budget=(0, 1), texts=(0, 10**9))
-    check_output(options.out, "name another --out")
+    check_output(options.out, "name another --out", "near_ties")
     other = None if options.reference is None else read_reference(options.reference, options.states)
     start = time.perf_counter()
     stacks = load_stacks()

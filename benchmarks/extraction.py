@@ -57,15 +57,18 @@ with quitting_on_interrupt(__name__):
     from wm_env.lm.build.partial import parts_folder
     from wm_env.lm.build.progress import progress
     from wm_env.lm.build.states import grow_tree
+    from wm_env.lm.models.llada_config import LLaDAConfig, tensor_names
     from wm_env.lm.models.load import load_lm
     from wm_env.lm.models.masked_lm import MaskedLM, compiled_lm
-    from wm_env.lm.models.network import LLaDAConfig, tensor_names
     from wm_env.lm.pools.candidates import canvas_of, make_pools
     from wm_env.lm.pools.settings import PoolSettings
     from wm_env.lm.text import token_bytes
 
 CONTEXT, LENGTH, CANDIDATES, WIDTH, TEMPERATURE = 64, 8, 20, 24, 4.0
 PAPER_PROMPTS, PAPER_BLOCKS = 50, 2
+
+
+BENCHMARK = "extraction: figures"
 
 
 class Figures(dict[str, Any]):
@@ -83,7 +86,7 @@ class Figures(dict[str, Any]):
     def write(self, path: Path | None) -> None:
         """Write them as JSON if there is a path."""
         if path is not None:
-            write_json(path, self)
+            write_json(path, {"benchmark": BENCHMARK, **self})
 
 
 def main() -> None:
@@ -120,7 +123,9 @@ def main() -> None:
     command.set_defaults(run=mini)
     options = parser.parse_args()
     if getattr(options, "json", None) is not None:
-        check_output(options.json, "name another --json")
+        check_output(options.json, "name another --json", BENCHMARK)
+    if getattr(options, "profile", None) is not None:
+        check_output(options.profile, "name another --profile", "Self CPU")
     options.run(options)
 
 

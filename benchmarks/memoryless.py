@@ -35,7 +35,8 @@ with quitting_on_interrupt(__name__):
         token_code,
     )
     from polar.code.memoryless import decode, draw_states, encode
-    from wm_env.common.files import check_output, write_atomically
+    from wm_env.common.figures import FIGURE_MARK, figure_format, save_figure
+    from wm_env.common.files import check_output
     from wm_env.information import measure
     from wm_env.theory.capacity import (
         Cover,
@@ -157,7 +158,8 @@ class Rates:
 
     def run(self) -> None:
         within(self, share=(0, 1), seconds=(0, 10**9))
-        check_output(self.out, "name another --out")
+        check_output(self.out, "name another --out", FIGURE_MARK)
+        figure_format(self.out)
         figure, (errors, rates, variation) = plt.subplots(1, 3, figsize=(14, 4.2))
         two, many = pairs_code(self.vocabulary, 2), pairs_code(self.vocabulary, self.vocabulary)
         limit = self.vocabulary**2 // 4 / math.comb(self.vocabulary, 2)
@@ -176,7 +178,7 @@ class Rates:
             axes.set_xscale("log", base=2)
             axes.legend(fontsize=7)
         figure.tight_layout()
-        write_atomically(self.out, lambda temporary: figure.savefig(temporary, format="png", dpi=140))
+        save_figure(figure, self.out)
         print(f"wrote {self.out}")
 
     def plain_rates(self, axes: Axes, name: str, code: TokenCode, limit: float, colour: str) -> None:

@@ -31,7 +31,7 @@ with quitting_on_interrupt(__name__):
     from polar.text.schemes.parallel import Parallel
     from polar.text.settings import LawSettings, Settings
     from polar.text.sources import open_vocabulary
-    from wm_env.common.files import read_text
+    from wm_env.common.files import check_output, read_text
     from wm_env.common.json_values import parse_json, read_as
     from wm_env.lm.models.folder import EMBEDDED
     from wm_env.lm.models.load import load_lm
@@ -91,6 +91,7 @@ class Line:
 
 def write(options: Write) -> None:
     within(options, count=MANY, seed=SEEDS)
+    check_output(options.out, "name another --out", '"nonce": ')
     lm = load_lm("mini")
     vocabulary, prompts = open_vocabulary(lm), read_prompts("shipped")
     tokens = rejected = 0

@@ -36,6 +36,7 @@ with quitting_on_interrupt(__name__):
     from peer_figure import Row, draw
     from peer_texts import compare_texts
 
+    from wm_env.common.figures import FIGURE_MARK
     from wm_env.common.files import check_output
     from wm_env.synthetic import synthetic_tree
     from wm_env.tree import StateTree, shipped_tree
@@ -178,7 +179,7 @@ def main() -> None:
     within(options, states=(1, 10_000), seed=SEEDS)
     if options.draws % 16:
         raise ValueError(f"--draws {options.draws}: a multiple of 16 is needed")
-    check_output(options.figure, "name another --figure")
+    check_output(options.figure, "name another --figure", FIGURE_MARK)
     torch.set_num_threads(1)
     if options.block_by_block:
         compare_blocks(options)

@@ -143,7 +143,7 @@ def percent(evaluation: Evaluation, env: CovertWatermarkEnv) -> float:
 def main() -> None:
     options = tyro.cli(Options)
     within(options, seeds=SEEDS, prompts=MANY, iterations=MANY, penalty=(0, 10**6), margin=(0, 1), threads=(1, 1024))
-    check_output(options.out, "name another --out")
+    check_output(options.out, "name another --out", "held_out_percent")
     torch.set_num_threads(options.threads)
     preset = AGENT.presets[options.preset]
     whole = open_tree("news")

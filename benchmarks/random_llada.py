@@ -16,7 +16,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from wm_env.lm.models.network import LLaDAConfig, build_network, tensor_names
+from wm_env.lm.models.llada_config import LLaDAConfig, tensor_names
+from wm_env.lm.models.network import build_network
 
 TEXT_TOKENS, ALL_TOKENS, MASK_ID = 126_080, 126_349, 126_336
 SHARDS = 6
@@ -43,6 +44,8 @@ def llada_8b(layers: int = 32) -> LLaDAConfig:
 
 def write_random_llada(folder: Path, config: LLaDAConfig, device: str, seed: int = 0) -> None:
     """Write the checkpoint; weights are drawn on `device` so that hidden states keep their size from layer to layer."""
+    if (folder / "config.json").exists():
+        raise FileExistsError(f"{folder} holds a model: name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config.to_json(), indent=2))
     _tokenizer().save_pretrained(folder)

@@ -26,6 +26,7 @@ from polar.text.keys.key import Key
 from polar.text.schemes.robust.reader import Receiver
 from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.schemes.robust.words import as_letters
+from wm_env.common.progress import ProgressBar
 from wm_env.lm.models.folder import EMBEDDED
 from wm_env.lm.tokenizer import TextTokenizer, read_text_tokenizer
 
@@ -109,18 +110,15 @@ def write_texts(options: Options, temperature: float) -> np.ndarray:
     lm = load_lm("mini", device=options.device)
     letters = as_letters(tokenizer().strings)
     parts = []
-    seconds = time.perf_counter()
-    for start in range(0, options.texts, 50):
-        numbers = range(start, min(start + 50, options.texts))
-        contexts = np.array([lm.encode(prompts()[FIRST_PROMPT + number % 200])[:CONTEXT] for number in numbers])
-        writers = [
-            Writer(key_of(number), payload_of(number), number % PER_KEY, SETTINGS, letters) for number in numbers
-        ]
-        with torch.no_grad():
+    with ProgressBar(options.texts, "text") as bar, torch.no_grad():
+        for start in range(0, options.texts, 50):
+            numbers = range(start, min(start + 50, options.texts))
+            contexts = np.array([lm.encode(prompts()[FIRST_PROMPT + number % 200])[:CONTEXT] for number in numbers])
+            writers = [
+                Writer(key_of(number), payload_of(number), number % PER_KEY, SETTINGS, letters) for number in numbers
+            ]
             parts.append(write_forward(lm, contexts, writers, LENGTH, Sampling(temperature)))
-        spent = time.perf_counter() - seconds
-        left = spent / (start + 50) * (options.texts - start - 50)
-        print(f"temperature {temperature}: {start + 50} texts in {spent:.0f} s, {left:.0f} s left", file=sys.stderr)
+            bar.update(numbers.stop, counted=f"temperature {temperature}")
     tokens = np.concatenate(parts)
     np.save(path, tokens)
     return tokens

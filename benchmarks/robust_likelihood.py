@@ -20,7 +20,7 @@ from command import run_benchmark
 
 from polar.text.schemes.robust.words import KINDS, as_letters, split_text
 from wm_env.common.arrays import Floats, Ints
-from wm_env.common.files import write_atomically
+from wm_env.common.files import check_output, write_atomically
 from wm_env.lm.models.folder import EMBEDDED
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.masked_lm import MaskedLM
@@ -108,6 +108,7 @@ def _save(path: Path, arrays: dict[str, Floats | Ints]) -> None:
 
 
 def work(options: Options) -> None:
+    check_output(options.output, "name another --output", "weights.npy")
     if not options.samples.exists():
         write_samples(options)
     letters = as_letters(read_text_tokenizer(EMBEDDED).strings)

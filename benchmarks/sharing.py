@@ -4,13 +4,14 @@ Every item has a number and makes its random draws from that, so the figures do 
 """
 
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
 from typing import Any
+
+from wm_env.common.progress import ProgressBar
 
 Tally = dict[Any, float]
 """Counts and sums by name; those of different items add up."""
@@ -38,14 +39,12 @@ class Share:
 
     def numbers(self) -> Iterator[int]:
         """The items one after the other until the time is up; the first share tells on standard error how far it is."""
-        told = time.monotonic()
-        for done, number in enumerate(self.items):
-            if time.time() > self.end:
-                return
-            if self.index == 0 and time.monotonic() > told + 10:
-                told = time.monotonic()
-                print(f"{done} of {len(self.items)} items of the first share", file=sys.stderr, flush=True)
-            yield number
+        with ProgressBar(len(self.items), "item", shown=self.index == 0) as bar:
+            for done, number in enumerate(self.items):
+                if time.time() > self.end:
+                    return
+                bar.update(done, counted="first share")
+                yield number
 
 
 def run_shares(work: Callable[[Share], Tally], count: int, processes: int, minutes: float) -> Tally:

@@ -17,9 +17,10 @@ arguments or input, 3 the text carries no message or is not marked, 130 interrup
 """
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
-from wm_env.common.command import INTERRUPTED, is_closed, quitting_on_interrupt, run_command, tell, tell_failure
+from wm_env.common.command import exit_code, is_closed, quitting_on_interrupt, run_command, tell
 
 with quitting_on_interrupt(__name__):
     import tyro
@@ -28,20 +29,22 @@ with quitting_on_interrupt(__name__):
     from polar.text.command_line.options import Command, Decode, Detect, Embed, Keygen, read_input
     from polar.text.keys.key import load_key, new_key, save_key
 
-DONE, FAILED, NO_MESSAGE = 0, 1, 3
+DONE, NO_MESSAGE = 0, 3
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    try:
-        with quitting_on_interrupt(__name__):
-            options = tyro.cli(
-                Command | Annotated[Serve, tyro.conf.subcommand("serve")],
-                prog="python -m polar",
-                description=__doc__,
-                args=arguments,
-                config=(tyro.conf.FlagCreatePairsOff,),
-            )
+    script = Path(sys.argv[0]).name
+    with quitting_on_interrupt(__name__):
+        options = tyro.cli(
+            Command | Annotated[Serve, tyro.conf.subcommand("serve")],
+            prog=script if script.startswith("covert-") else "python -m polar",
+            description=__doc__,
+            args=arguments,
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
+
+    def work() -> int:
         if isinstance(options, Keygen):
             return _keygen(options)
         if isinstance(options, Detect):
@@ -49,14 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(options, Serve):
             return _serve(options)
         return _embed(options) if isinstance(options, Embed) else _decode(options)
-    except (ValueError, OSError) as error:
-        return tell_failure(error)
-    except RuntimeError as error:
-        tell(f"error: {error}")
-        return FAILED
-    except KeyboardInterrupt as stop:
-        tell(f"interrupted: {str(stop) or 'no text was written, and no nonce was used'}")
-        return INTERRUPTED
+
+    return exit_code(work, "interrupted: no text was written, and no nonce was used")
 
 
 def _keygen(options: Keygen) -> int:

@@ -111,6 +111,16 @@ def test_no_module_imports_itself_through_others() -> None:
         visit(module, ())
 
 
+def test_one_module_shows_progress_and_one_ends_commands() -> None:
+    """Bars and times that are left come from one module, exit codes and lines for errors from another."""
+    product = {f"{name}": file for name, file in MODULES.items()} | {
+        f"benchmarks.{file.stem}": file for file in (ROOT / "benchmarks").glob("*.py")
+    }
+    words = {"tqdm": "wm_env.common.progress", "tell_failure": "wm_env.common.command"}
+    for word, owner in words.items():
+        assert [name for name, file in product.items() if word in file.read_text("utf-8")] == [owner], word
+
+
 def test_no_room_is_crowded() -> None:
     for folder in {file.parent for file in MODULES.values()}:
         names = [file.name for file in folder.glob("*.py") if not file.name.startswith("__")]

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.common.progress import say
 from agents.common.settings import RunSettings
+from wm_env.common.command import say
 from wm_env.common.files import locked_folder, read_json, write_atomically, write_json
 from wm_env.common.json_values import entry, read_as
 from wm_env.common.tensors import FileFormat, read_tensors, write_tensors

@@ -18,7 +18,6 @@ from torch import Tensor
 from agents.common.checkpoints import COUNT, Entry, adam, checked, count, like, under
 from agents.common.evaluation import Evaluation, summary
 from agents.common.learner import Learner
-from agents.common.progress import say
 from agents.common.runs import RunFolder
 from agents.common.settings import RunSettings
 from agents.ppo_lagrangian.algorithm import PPOLagrangian
@@ -28,6 +27,7 @@ from agents.ppo_lagrangian.marginal_policy import MarginalPolicy
 from agents.ppo_lagrangian.policy import LawPolicy
 from agents.ppo_lagrangian.settings import PPOSettings
 from agents.ppo_lagrangian.vec_env import LogitVecEnv
+from wm_env.common.command import say
 from wm_env.criteria.objectives import Objective
 from wm_env.env import CovertWatermarkEnv
 from wm_env.law import save_law

@@ -3,31 +3,26 @@
 import dataclasses
 import math
 import time
-from typing import Any
 
 from torch import Tensor
-from tqdm import tqdm
 
 from agents.common.checkpoints import About, Best, checked, like, read_about, under
 from agents.common.evaluation import Evaluation, law_metrics, progress
 from agents.common.interrupts import InterruptedRunError, Interrupts
 from agents.common.learner import Learner
 from agents.common.log import Begun, TrainingLog
-from agents.common.progress import bar, say
 from agents.common.runs import RunFolder, end_of_resumed, load_checkpoint, save_checkpoint
 from agents.common.settings import RunSettings
 from agents.training.result import results, summary_of
-from wm_env.common.command import tell
+from wm_env.common.command import WorkFailedError, say
 from wm_env.common.files import write_json
+from wm_env.common.progress import ProgressBar
 from wm_env.criteria.objectives import Objective
 from wm_env.law import save_law
 from wm_env.problem import Problem
 
-LONG = 60.0
-"""Seconds from which on a run tells first how long it will take."""
 
-
-class TrainingFailedError(RuntimeError):
+class TrainingFailedError(WorkFailedError):
     """Training cannot go on: the law is no longer a law."""
 
 
@@ -52,7 +47,7 @@ def fit(
     with (
         TrainingLog(folder, progressed.begun, _limits(problem, objective)) as log,
         Interrupts() as interrupts,
-        bar(total, learner.iteration, "it") as shown,
+        ProgressBar(total, "it", learner.iteration, every=math.inf) as shown,
     ):
         harness = _Harness(folder, problem, objective, total, learner, log, interrupts, shown, progressed)
         try:
@@ -101,14 +96,13 @@ class _Harness:
         learner: Learner,
         log: TrainingLog,
         interrupts: Interrupts,
-        shown: "tqdm[Any]",
+        shown: ProgressBar,
         progressed: _Progress,
     ) -> None:
         self.folder, self.problem, self.objective, self.total = folder, problem, objective, total
         self.learner, self.log, self.interrupts, self.shown = learner, log, interrupts, shown
         self.best, self.parameters = progressed.best, progressed.parameters
         self.since: tuple[float, int] | None = None
-        self.started: tuple[float, int] | None = None
 
     def pause(self) -> None:
         """Evaluate if it is time, then stop if a signal came.
@@ -118,8 +112,7 @@ class _Harness:
             TrainingFailedError: NaN or infinity in the law.
         """
         now = self.learner.iteration
-        self.shown.update(now - self.shown.n)
-        self._tell_estimate(now)
+        self.shown.update(now)
         due = now % self.learner.evaluate_every == 0 or now == self.total
         # A resumed run was evaluated where it stopped, if an evaluation was due there.
         if due and now != self.log.last:
@@ -133,15 +126,6 @@ class _Harness:
                 f"stopped after iteration {now} of {self.total}; "
                 f"go on with: python train.py --run {self.folder.path} --resume",
             )
-
-    def _tell_estimate(self, now: int) -> None:
-        """After the first iteration, where no bar tells it: how long a run of more than a minute will take."""
-        if self.started is None:
-            self.started = time.perf_counter(), now
-        elif now == self.started[1] + 1 and self.shown.disable:
-            each = time.perf_counter() - self.started[0]
-            if (left := each * (self.total - now)) > LONG:
-                tell(f"{self.total - now} iterations are left: about {tqdm.format_interval(round(left))}")
 
     def save_best(self) -> Evaluation:
         """Give the learner the best parameters, if any evaluation met the limit, and save the law of the learner."""
@@ -172,8 +156,8 @@ class _Harness:
         }
         self.log.add(learner.iteration, metrics)
         line = progress(metrics, self.problem.epsilon, learner.multiplier)
-        if not self.shown.disable:
-            self.shown.set_postfix_str(line)
+        if self.shown.is_bar:
+            self.shown.update(learner.iteration, note=lambda: line)
         elif self.total:
             say(f"iteration {learner.iteration} of {self.total}: {line}")
         self.since = time.perf_counter(), learner.iteration

@@ -63,6 +63,10 @@ _NAMES: tuple[_Column, ...] = (
 )
 
 
+RESULTS_MARK = "operating_points"
+"""In every results.json, for `wm_env.common.files.check_output`."""
+
+
 def exact_content(
     tree: StateTree,
     law: JointLaw,

@@ -13,6 +13,7 @@ from polar.evaluation.exact import evaluate, left_out
 from polar.evaluation.plots import ber_figure, one_key_points, variation_figure
 from polar.evaluation.report import (
     LEGEND,
+    RESULTS_MARK,
     adaptive_table,
     covertness_table,
     error_table,
@@ -23,7 +24,7 @@ from polar.evaluation.report import (
     variation_table,
 )
 from polar.evaluation.settings import EvaluationSettings
-from wm_env.common.figures import save_figure
+from wm_env.common.figures import FIGURE_MARK, save_figure
 from wm_env.common.files import check_output, write_json
 from wm_env.criteria.costs import cost_of
 from wm_env.information import law_totals, measure, text_total_variation
@@ -62,8 +63,9 @@ def evaluate_run(
     tree, law = run.tree, with_message_sets(run.law, settings)
     lengths, how_well = fixed_lengths(law, settings), adaptive_settings(settings, run.task)
     figures = {name: [out / f"{name}.{ending}" for ending in formats] for name in ("ber", "tv")}
-    for file in (out / "results.json", *figures["ber"], *figures["tv"]):
-        check_output(file, OTHER_FOLDER)
+    check_output(out / "results.json", OTHER_FOLDER, RESULTS_MARK)
+    for file in (*figures["ber"], *figures["tv"]):
+        check_output(file, OTHER_FOLDER, FIGURE_MARK)
     live = live_results(out, law)
     print(describe(tree, law))
     if (excess := over_budget(run.task, law)) is not None:

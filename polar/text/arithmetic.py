@@ -32,6 +32,7 @@ from polar.text.framing import (
 )
 from polar.text.keys.derivation import KeyStream, MessageKeys
 from polar.text.scheme import Attempt, NoMessageError
+from wm_env.common.command import WorkFailedError
 
 GUARD = 128
 
@@ -161,7 +162,7 @@ class MessageTooLongError(ValueError):
         )
 
 
-class NoEntropyError(RuntimeError):
+class NoEntropyError(WorkFailedError):
     """The model is certain of what it says for too long."""
 
 

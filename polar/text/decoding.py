@@ -8,9 +8,9 @@ from polar.text.canonical import canonical_forms, decoded
 from polar.text.framing import Message
 from polar.text.keys.derivation import message_keys, text_hash
 from polar.text.keys.key import Key
-from polar.text.progress import Report, silence
 from polar.text.scheme import Readers
 from polar.text.settings import Settings
+from wm_env.common.progress import Report, no_report
 
 if TYPE_CHECKING:
     from polar.text.channel import Channel
@@ -38,7 +38,7 @@ class Decoded:
     tried: int = 0
 
 
-def decode(channel: "Channel", text: bytes, key: Key, nonces: Iterable[int], report: Report = silence) -> Decoded:
+def decode(channel: "Channel", text: bytes, key: Key, nonces: Iterable[int], report: Report = no_report) -> Decoded:
     """Look for a message of `key` in `text`, with one nonce after the other, in every form that the text may have.
 
     `report` is told the bytes that are read, from 0 with every nonce and form.
@@ -69,7 +69,7 @@ def decode_with_tokenizer(
     nonces: Iterable[int],
     settings: Settings,
     prompt: str = "",
-    report: Report = silence,
+    report: Report = no_report,
 ) -> Decoded:
     """Read a text of a scheme whose receiver needs no model.
 
@@ -101,7 +101,7 @@ class Search:
     settings: Settings
     key: Key
     prompt: str
-    report: Report = silence
+    report: Report = no_report
 
     def decode(self, forms: Sequence[bytes], nonces: Iterable[int]) -> Decoded:
         """The message of a text in one of these forms."""

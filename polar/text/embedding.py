@@ -19,10 +19,11 @@ from polar.text.decoding import text_forms
 from polar.text.framing import Message, frame_bits, payload_bits
 from polar.text.keys.derivation import message_keys, text_hash
 from polar.text.keys.key import Key
-from polar.text.progress import Report, silence
 from polar.text.records import About, Record
 from polar.text.scheme import Cost, Tokens, UnfitTextError, Writing
 from polar.text.settings import Limits
+from wm_env.common.command import WorkFailedError
+from wm_env.common.progress import Report, no_report
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def embed(
     key: Key,
     nonce: int,
     limits: Limits | None = None,
-    report: Report = silence,
+    report: Report = no_report,
 ) -> Embedded:
     """Write a text that carries `message`, and check that it decodes: from its bytes, as a receiver reads them.
 
@@ -90,7 +91,7 @@ def embed(
         raise UnfitTextError(f"with nonce {nonce} the model wrote bytes that are no UTF-8") from None
     if settings.law.form == "canonical" and not is_own_form(text):
         raise UnfitTextError(f"with nonce {nonce} the text is not in canonical form")
-    attempt = written.read(raw, keys, silence)
+    attempt = written.read(raw, keys, no_report)
     if attempt.message != message or raw not in text_forms(raw, "", settings):
         raise UnfitTextError(f"with nonce {nonce} the text does not decode: {attempt.reason or 'another message'}")
     record = None
@@ -115,7 +116,7 @@ def embed_with_retries(
     key: Key,
     nonces: Iterable[int],
     limits: Limits | None = None,
-    report: Report = silence,
+    report: Report = no_report,
 ) -> Embedded:
     """`embed` with the first of the nonces whose text can be sent.
 
@@ -123,7 +124,7 @@ def embed_with_retries(
         MessageTooLongError: as `embed` does, at once.
         NoEntropyError, UnfitTextError: of the last nonce.
     """
-    failure: RuntimeError = UnfitTextError("there is no nonce to try")
+    failure: WorkFailedError = UnfitTextError("there is no nonce to try")
     rejected = 0
     for rejected, nonce in enumerate(nonces):
         try:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from polar.text.framing import Message
-from polar.text.progress import Report, silence
+from wm_env.common.command import WorkFailedError
+from wm_env.common.progress import Report, no_report
 
 if TYPE_CHECKING:
     from polar.text.channel import Channel
@@ -31,7 +32,7 @@ class NoMessageError(Exception):
     """The text carries no message of this key, nonce and prompt; the argument says how that shows."""
 
 
-class UnfitTextError(RuntimeError):
+class UnfitTextError(WorkFailedError):
     """The text that this nonce gives cannot be sent; another nonce gives another one."""
 
 
@@ -92,7 +93,7 @@ class Writing:
     message: Message
     keys: "MessageKeys"
     limits: "Limits"
-    report: Report = silence
+    report: Report = no_report
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ import sys
 import pytest
 from repository import ROOT
 
+from wm_env.common.command import exit_code
+
 BENCHMARKS = ROOT / "benchmarks"
 COMMANDS = sorted(path.stem for path in BENCHMARKS.glob("*.py") if "run_benchmark(main)" in path.read_text("utf-8"))
 
@@ -28,7 +30,7 @@ def ends(monkeypatch, tmp_path, capsys):
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
         spec.loader.exec_module(module)
         capsys.readouterr()
-        return importlib.import_module("command").exit_code(module.main), *capsys.readouterr()
+        return exit_code(module.main), *capsys.readouterr()
 
     return run
 

@@ -12,8 +12,8 @@ from repository import ROOT
 from wm_env.common.help import paragraph_help
 
 OPTIONS = {
-    "train": ["Options"],
-    "evaluate": ["Options"],
+    "agents.train": ["Options"],
+    "polar.evaluate": ["Options"],
     "polar.evaluation.settings": ["EvaluationSettings"],
     "agents.common.settings": ["PolicySettings", "RunSettings"],
     "agents.primal_dual.settings": ["LearnerSettings"],

@@ -19,9 +19,9 @@ from repository import ROOT
 from agents.common.runs import RunFolder, load_checkpoint
 from agents.common.table import preset as preset_of
 from agents.planner.adaptive import plan_adaptive
+from agents.train import main
 from polar.code.adaptive import AdaptiveSettings
 from polar.evaluation.adaptive import evaluate_adaptive
-from train import main
 from wm_env.law import load_law
 from wm_env.runs import read_task
 from wm_env.tree import load_tree
@@ -391,7 +391,7 @@ def test_unknown_option_and_help():
 
 def test_help_needs_no_torch():
     code = (
-        "import contextlib, sys, train\n"
+        "import contextlib, sys\nfrom agents import train\n"
         "sys.argv = ['train.py', '--help']\n"
         "with contextlib.suppress(SystemExit):\n"
         "    train.main()\n"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import tyro
 
-import evaluate
 from agents import frontier
+from polar import evaluate
 from polar.text.command_line.options import Decode, Embed
 from wm_env.common.torchrun import world_size
 from wm_env.lm.build.options import BuildOptions

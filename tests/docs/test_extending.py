@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from repository import ROOT
 
-import train
+from agents import train
 from agents.common.table import AGENTS, Row
 from agents.training import load_policy
 from polar.code import decoders

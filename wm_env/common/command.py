@@ -6,6 +6,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.abc import SourceLoader
+from importlib.util import find_spec, module_from_spec
 from types import FrameType
 from typing import NoReturn, TextIO
 
@@ -64,6 +66,18 @@ def tell(line: str) -> None:
         _silence(sys.stderr)
 
 
+def say(line: str) -> None:
+    """Print a line on standard output, at once; once nobody reads any more, as after `| head`, print nothing.
+
+    What the encoding of the output does not have is spelt out, as in \\u6c34.
+    """
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    except BrokenPipeError:
+        silence_output()
+
+
 def silence_output() -> None:
     """Let what is printed from now on vanish, once who read it has gone, as `| head` does.
 
@@ -108,20 +122,46 @@ def quitting_on_interrupt(module: str) -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+class WorkFailedError(RuntimeError):
+    """The work of a command failed, and its input was not the reason: one line and exit code 1."""
+
+
 def exit_code(work: Callable[[], int | None], on_interrupt: str = "interrupted") -> int:
     """Do the work of a command; returns the exit code: its own or 0, 1 failed, 2 bad input, 130 interrupted.
 
+    That nobody reads printed lines to their end, as with `| head`, is no error. It is one for what must reach its
+    reader: a writer of such output names the stream in the error, as `wm_env.common.files.naming` does.
+
     Args:
         work: what the command does once its options are known.
-        on_interrupt: the line that tells of Ctrl-C.
+        on_interrupt: the line that tells of Ctrl-C, if the KeyboardInterrupt brings none.
     """
     try:
         return work() or 0
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, WorkFailedError) as error:
+        if isinstance(error, BrokenPipeError) and error.filename is None:
+            silence_output()
+            return 0
         return tell_failure(error)
-    except KeyboardInterrupt:
-        tell(on_interrupt)
+    except KeyboardInterrupt as stop:
+        tell(f"interrupted: {stop}" if str(stop) else on_interrupt)
         return INTERRUPTED
+
+
+def run_module(name: str) -> None:
+    """Run a module as `python -m NAME` does, but with `sys.argv` as it is; of a package, name the module `__main__`."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Until the module has been imported, Ctrl-C ends the process without a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    spec = find_spec(name)
+    assert spec is not None
+    assert isinstance(spec.loader, SourceLoader)
+    module = module_from_spec(spec)
+    module.__name__ = "__main__"
+    sys.modules["__main__"] = module
+    code = spec.loader.get_code(name)
+    assert code is not None
+    exec(code, module.__dict__)
 
 
 def tell_failure(error: Exception) -> int:
@@ -140,10 +180,12 @@ def reason_of(error: Exception) -> str:
 
 
 def is_system_failure(error: Exception) -> bool:
-    """Whether `error` is neither bad input nor our own refusal of it, but a full disk, a closed pipe or the like.
+    """Whether `error` is neither bad input nor our own refusal of it, but failed work, a full disk, a closed pipe.
 
     What the operating system says has a number (errno); most paths that are wrong have a class of their own.
     """
+    if isinstance(error, WorkFailedError):
+        return True
     if not isinstance(error, OSError) or error.errno in (None, errno.ENAMETOOLONG, errno.ELOOP):
         return False
     wrong_path = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)

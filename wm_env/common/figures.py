@@ -36,6 +36,7 @@ with _without_backend():
 
 __all__ = [
     "COLOURS",
+    "FIGURE_MARK",
     "FORMATS",
     "Axes",
     "Figure",
@@ -50,6 +51,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F
 """Okabe and Ito's palette, which stays distinct under the common kinds of colour blindness."""
 
 FORMATS = ("png", "pdf", "svg")
+
+FIGURE_MARK = "covert-watermark"
+"""In the metadata of every figure, for `wm_env.common.files.check_output`."""
 
 _DOTS_PER_INCH = 150
 
@@ -87,11 +91,15 @@ def save_figure(figure: Figure, path: Path) -> None:
         ValueError: the name ends with no format.
     """
     kind = figure_format(path)
-    undated = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind]
+    metadata: dict[str, dict[str, Any]] = {
+        "png": {"Software": FIGURE_MARK},
+        "pdf": {"Creator": FIGURE_MARK, "CreationDate": None},
+        "svg": {"Creator": FIGURE_MARK, "Date": None},
+    }
     # Without a salt the names inside an SVG file are drawn at random.
     with rc_context({"svg.hashsalt": "covert-watermark"}):
         write_atomically(
-            path, lambda temporary: figure.savefig(temporary, format=kind, dpi=_DOTS_PER_INCH, metadata=undated)
+            path, lambda temporary: figure.savefig(temporary, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata[kind])
         )
 
 

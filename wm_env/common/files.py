@@ -22,6 +22,8 @@ _MOUNTS = Path("/proc/self/mountinfo")
 _SHARED = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs", "lustre", "gpfs")
 """How file systems are called whose locks may not hold between machines."""
 
+_MARKED = 1 << 16
+
 MOST_BYTES = 1 << 26
 """Most that is read at once, 64 MiB: a device or a pipe may have no end."""
 
@@ -155,7 +157,7 @@ def link_target(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def check_output(path: Path, advice: str) -> None:
+def check_output(path: Path, advice: str, mark: str | None = None) -> None:
     """Check that `write_atomically` can write `path`, before the work that its content takes.
 
     All steps of writing are taken with files of no content; a file that `path` names already stays as it is.
@@ -163,14 +165,17 @@ def check_output(path: Path, advice: str) -> None:
     Args:
         path: what is to be written later.
         advice: what to do instead, the end of the error.
+        mark: as in `check_replaceable`; None if the caller knows what is there.
 
     Raises:
-        OSError: it cannot.
+        OSError: it cannot, or another file would be replaced.
     """
     target = _output_target(path, advice)
     check_writable(target.parent, advice, target.name)
     if target.exists() and (reason := _why_it_stays(target)) is not None:
         raise PermissionError(f"{path} cannot be replaced ({reason}): {advice}")
+    if mark is not None:
+        check_replaceable(path, mark, advice)
 
 
 def _why_it_stays(target: Path) -> str | None:
@@ -211,24 +216,26 @@ def network_file_system(path: Path) -> str | None:
     return None
 
 
-def check_replaceable(path: Path, kind: str, advice: str) -> None:
-    """Check that no other kind of file would be replaced: what is there, if anything, names its kind near its start.
+def check_replaceable(path: Path, mark: str, advice: str) -> None:
+    """Check that a command would replace nothing but a file that it made itself, or an empty one.
 
     Args:
         path: what is to be written later.
-        kind: what the files of this command say about themselves.
+        mark: words that stand in all files of this command, within 64 KiB of the start or the end.
         advice: what to do instead, the end of the error.
 
     Raises:
-        FileExistsError: something else is there.
+        FileExistsError: another file is there.
     """
     target = link_target(path)
-    if not target.is_file() or not target.stat().st_size:
+    if not target.is_file() or not (size := target.stat().st_size):
         return
     with target.open("rb") as file:
-        start = file.read(1 << 16)
-    if kind.encode() not in start:
-        raise FileExistsError(f"{path} exists and is no {kind} file, which this command would replace: {advice}")
+        start = file.read(_MARKED)
+        file.seek(max(0, size - _MARKED))
+        end = file.read(_MARKED)
+    if mark.encode() not in start and mark.encode() not in end:
+        raise FileExistsError(f"{path} exists, and this command did not make it: {advice}")
 
 
 def _output_target(path: Path, advice: str) -> Path:

@@ -29,7 +29,6 @@ def read_prompts(source: str, count: int | None = None, seed: int = 0) -> tuple[
     Raises:
         OSError: the file cannot be read, or C4 cannot be fetched.
         ValueError: the file is damaged or holds an empty prompt or none at all, or `count` exceeds what there is.
-        ImportError: C4 without `datasets`.
     """
     if count is not None and count < 1:
         raise ValueError(f"{count} prompts: at least 1 is needed")
@@ -83,7 +82,7 @@ def _c4_prompts(count: int, seed: int) -> tuple[str, ...]:
     try:
         import datasets
     except ImportError:
-        raise ImportError("C4 needs the datasets package: pip install 'covert-watermark[c4]'") from None
+        raise ValueError("C4 needs the datasets package: pip install 'covert-watermark[c4]'") from None
     try:
         articles = datasets.load_dataset("allenai/c4", "realnewslike", split="train", streaming=True)
         return openings((article["text"] for article in articles.shuffle(seed=seed, buffer_size=_C4_BUFFER)), count)

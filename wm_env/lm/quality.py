@@ -8,8 +8,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, silence_output, tell, tell_failure
+from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
 from wm_env.common.files import check_seed
 
 with quitting_on_interrupt(__name__):
@@ -141,6 +142,8 @@ class Options:
     """Chooses the windows and draws the continuations."""
     device: str = "cpu"
     """Where the model runs."""
+    arithmetic: Literal["exact", "float"] | None = None
+    """exact or float32 arithmetic; by default exact for LLaDA and Dream."""
 
 
 def report(options: Options) -> Iterator[str]:
@@ -160,7 +163,7 @@ def report(options: Options) -> Iterator[str]:
         raise ValueError(f"tokens={options.tokens}: texts are made of blocks of {BLOCK} tokens, give a multiple")
     check_seed(options.seed)
     prompts = () if options.prompts is None else read_prompt_file(options.prompts)[: options.samples]
-    lm = load_lm(options.model, device=options.device)
+    lm = load_lm(options.model, device=options.device, arithmetic=options.arithmetic)
     if options.text is not None:
         length = options.context + BLOCK
         windows = cut_windows(lm.tokenizer, options.text, length, options.windows, options.seed)
@@ -180,17 +183,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line: exit code 0 when done, 1 if it fails, 2 for bad arguments or input, 130 after Ctrl-C."""
     with quitting_on_interrupt(__name__):
         options = tyro.cli(Options, prog="python -m wm_env.lm.quality", args=arguments)
-    try:
+
+    def work() -> None:
         for line in report(options):
             print(line, flush=True)
-    except BrokenPipeError:
-        silence_output()
-    except (ValueError, OSError) as error:
-        return tell_failure(error)
-    except KeyboardInterrupt:
-        tell("interrupted")
-        return INTERRUPTED
-    return 0
+
+    return exit_code(work)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
+from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
 
 with quitting_on_interrupt(__name__):
     import tyro
@@ -39,15 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line: exit code 0 when done, 2 for bad arguments or input, 130 after Ctrl-C."""
     with quitting_on_interrupt(__name__):
         options = tyro.cli(Options, prog="python -m wm_env.lm.quantise", description=__doc__, args=arguments)
-    try:
+
+    def work() -> None:
         files = write_integer_model(options.model, options.out, form_named(options.form))
-    except (ValueError, OSError) as error:
-        return tell_failure(error)
-    except KeyboardInterrupt:
-        tell("interrupted")
-        return INTERRUPTED
-    print(f"{options.out}: {len(files)} file(s) of tensors, {sum(file.stat().st_size for file in files):,} bytes")
-    return 0
+        print(f"{options.out}: {len(files)} file(s) of tensors, {sum(file.stat().st_size for file in files):,} bytes")
+
+    return exit_code(work)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, silence_output, tell, tell_failure
+from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
 
 with quitting_on_interrupt(__name__):
     import torch
@@ -33,7 +33,7 @@ with quitting_on_interrupt(__name__):
     from polar.text.schemes.block import Block
     from polar.text.settings import LawSettings, Limits, Settings
     from wm_env.common.arguments import OptionalPath
-    from wm_env.common.files import read_json, write_json
+    from wm_env.common.files import check_output, read_json, write_json
     from wm_env.common.help import paragraph_help
     from wm_env.lm.models.exact.checkpoint import open_source, stored_form
     from wm_env.lm.models.exact.law import TICK_BITS, log2_ticks
@@ -42,9 +42,9 @@ with quitting_on_interrupt(__name__):
     from wm_env.lm.models.exact.quantise import W8, W24, Form
     from wm_env.lm.models.folder import EMBEDDED
     from wm_env.lm.models.llada import exact_shape
+    from wm_env.lm.models.llada_config import LLaDAConfig, tensor_names
     from wm_env.lm.models.load import load_lm
     from wm_env.lm.models.masked_lm import MaskedLM
-    from wm_env.lm.models.network import LLaDAConfig, tensor_names
     from wm_env.lm.models.stack import device_name
     from wm_env.lm.tokenizer import read_text_tokenizer
     from wm_env.tree import StateTree, shipped_tree
@@ -138,7 +138,8 @@ def numbers(lm: MaskedLM, tree: StateTree, published: Mapping[str, str]) -> Iter
 
 def _canvas_numbers(lm: MaskedLM) -> Iterator[Number]:
     for form, kind, network in embedded_networks(lm.banned.device):
-        yield Number(f"canvases, {form.name}", f"{kind} products", partial(canvas_digest, network, lm))
+        how = f"{kind}, fused" if network.fusion == "fused" else f"{kind} products"
+        yield Number(f"canvases, {form.name}", how, partial(canvas_digest, network, lm))
 
 
 def embedded_networks(device: torch.device) -> Iterator[tuple[Form, Kind, ExactNetwork]]:
@@ -212,6 +213,8 @@ def report(options: Options) -> bool:
     if options.threads < 1:
         raise ValueError(f"--threads {options.threads}: at least one is needed")
     torch.set_num_threads(options.threads)
+    if options.write is not None:
+        check_output(options.write, "name another file", VERSION)
     published = {} if options.write is not None else stored_numbers()
     lm = load_lm("mini", device=options.device)
     print(
@@ -247,16 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line: exit code 0 if all numbers agree, 1 if one differs, 2 for bad options, 130 after Ctrl-C."""
     with quitting_on_interrupt(__name__):
         options = tyro.cli(Options, prog="python -m wm_env.lm.verify", description=__doc__, args=arguments)
-    try:
-        return 0 if report(options) else OTHER_NUMBERS
-    except BrokenPipeError:
-        silence_output()
-        return 0
-    except (ValueError, OSError, RuntimeError) as error:
-        return tell_failure(error)
-    except KeyboardInterrupt:
-        tell("interrupted")
-        return INTERRUPTED
+    return exit_code(lambda: 0 if report(options) else OTHER_NUMBERS)
 
 
 if __name__ == "__main__":

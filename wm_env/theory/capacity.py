@@ -21,7 +21,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Annotated
 
-from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, silence_output, tell, tell_failure
+from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
 from wm_env.common.help import paragraph_help
 
 with quitting_on_interrupt(__name__):
@@ -388,16 +388,7 @@ def main(arguments: list[str] | None = None) -> int:
             description="Covert capacity of a memoryless cover (Theorem 1).",
             args=arguments,
         )
-    try:
-        command.run()
-    except BrokenPipeError:
-        silence_output()
-    except (OSError, ValueError) as error:
-        return tell_failure(error)
-    except KeyboardInterrupt:
-        tell("interrupted")
-        return INTERRUPTED
-    return 0
+    return exit_code(command.run)
 
 
 if __name__ == "__main__":

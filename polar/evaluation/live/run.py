@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from polar.evaluation.live.measures import measure_rounds
 from polar.evaluation.live.report import (
     detection_table,
@@ -18,11 +16,11 @@ from polar.evaluation.live.report import (
 )
 from polar.evaluation.live.rounds import Round, play_rounds
 from polar.evaluation.live.session import Session, estimate_texts, open_session
-from polar.evaluation.report import stored_results
+from polar.evaluation.report import RESULTS_MARK, stored_results
 from polar.evaluation.run import OTHER_FOLDER, over_budget
 from polar.evaluation.settings import EvaluationSettings
-from polar.text.progress import progress
 from wm_env.common.files import check_output, check_writable, write_json
+from wm_env.common.progress import ProgressBar, duration
 from wm_env.runs import load_run
 
 
@@ -47,10 +45,10 @@ def evaluate_live(path: Path, out: Path | None, settings: EvaluationSettings) ->
     session = open_session(run, settings)
     excess = over_budget(run.task, session.law)
     transmissions = run.folder.transmissions
-    check_output(out / "live.json", OTHER_FOLDER)
-    check_output(out / "results.json", OTHER_FOLDER)
+    check_output(out / "live.json", OTHER_FOLDER, "draws_of_keyed_pools")
+    check_output(out / "results.json", OTHER_FOLDER, RESULTS_MARK)
     stored_results(out / "results.json")  # what cannot be read is told before the texts, not after
-    check_output(transmissions, "the texts of a live evaluation go there")
+    check_output(transmissions, "the texts of a live evaluation go there, move it", "surprise_bits_at_temperature_1")
     check_writable(path, "TensorBoard's events go there")
     tell_texts(session)
     rounds = play_until_interrupted(session)
@@ -95,7 +93,7 @@ def tell_texts(session: Session) -> None:
     print(
         f"4 times {session.settings.texts} texts of {session.writer.blocks} blocks of {meta.block_length} tokens, "
         f"{session.mean_bits:.3g} bits per block, {meta.model} at temperature {meta.temperature:g}: "
-        f"about {cost.canvases} canvases, {tqdm.format_interval(round(cost.seconds))} at the speed measured now",
+        f"about {cost.canvases} canvases, {duration(cost.seconds)} at the speed measured now",
         flush=True,
     )
 
@@ -108,10 +106,10 @@ def play_until_interrupted(session: Session) -> list[Round]:
     """
     rounds: list[Round] = []
     try:
-        with progress() as report:
+        with ProgressBar(session.settings.texts) as bar:
             for played in play_rounds(session):
                 rounds.append(played)
-                report(len(rounds), session.settings.texts, "texts")
+                bar.update(len(rounds), counted="texts")
     except KeyboardInterrupt:
         if len(rounds) < 2:
             raise

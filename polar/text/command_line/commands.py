@@ -16,9 +16,9 @@ from polar.text.keys.derivation import text_hash, use_of
 from polar.text.keys.key import Key
 from polar.text.keys.ledger import NonceLedger, open_ledger
 from polar.text.keys.received import Seen, nonces_to_try, note_seen, read_seen, what_was_seen
-from polar.text.progress import progress
 from polar.text.settings import Settings
-from wm_env.common.command import reason_of, tell
+from wm_env.common.command import WorkFailedError, reason_of, tell
+from wm_env.common.progress import ProgressBar
 
 if TYPE_CHECKING:
     from polar.text.channel import Channel
@@ -33,7 +33,7 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
 
     Raises:
         ValueError, OSError: bad input, one line that says what to do.
-        RuntimeError: no text could be written, its nonce may be another's, or it got lost on the way out.
+        WorkFailedError: no text could be written, its nonce may be another's, or it got lost on the way out.
     """
     from polar.text.embedding import embed_with_retries
     from polar.text.records import save_record
@@ -45,8 +45,8 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
         nonces = _nonces_to_use(options, ledger)
         if line := channel.settings.scheme.estimate(channel, message):
             tell(line)
-        with progress() as report:
-            sent = embed_with_retries(channel, message, key, nonces, options.limits, report)
+        with ProgressBar() as bar:
+            sent = embed_with_retries(channel, message, key, nonces, options.limits, bar.update)
         ledger.record(sent.nonce)
     try:
         if options.record is not None and sent.record is not None:  # the scheme without a record takes no --record
@@ -69,7 +69,7 @@ def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
         write_output(sent.text.encode(), newline=True)
     except (OSError, KeyboardInterrupt) as stop:
         reason = f"{reason_of(stop)}; " if isinstance(stop, OSError) else ""
-        kind = RuntimeError if isinstance(stop, OSError) else KeyboardInterrupt
+        kind = WorkFailedError if isinstance(stop, OSError) else KeyboardInterrupt
         raise kind(f"{reason}nonce {sent.nonce} counts as used, as part of its text may be out") from None
 
 
@@ -115,7 +115,7 @@ def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
 
     Raises:
         ValueError, OSError: bad input, one line that says what to do.
-        RuntimeError: the message is not one for a terminal.
+        WorkFailedError: the message is not one for a terminal.
     """
     settings = options.agreement.settings
     seen = read_seen(options.ledger_file)
@@ -124,20 +124,20 @@ def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
     else:
         nonces = [options.nonce]
     start, stack = process_time(), None
-    with progress() as report:
+    with ProgressBar() as bar:
         if options.record is not None:
             found, settings, front = _decode_by_record(options.record, options.nonce, key, text, prompt)
         elif not options.needs_model:
             front = ""
             found = decode_with_tokenizer(
-                _tokenizer(options.model.model), text, key, nonces, settings, prompt or "", report
+                _tokenizer(options.model.model), text, key, nonces, settings, prompt or "", bar.update
             )
         else:
             from wm_env.lm.models.stack import stack_of
 
             channel = _open(options.model, prompt or "", settings)
             front, stack = text_hash(channel.prompt), stack_of(channel.source.lm)
-            found = decode_with_model(channel, text, key, nonces, report)
+            found = decode_with_model(channel, text, key, nonces, bar.update)
     if options.record is None and options.nonce is None:
         tell(f"{found.tried} of {len(nonces)} nonces tried in {process_time() - start:.1f} s of processor time")
     if found.message is None:

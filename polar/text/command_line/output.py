@@ -5,6 +5,7 @@ import unicodedata
 from pathlib import Path
 
 from polar.text.framing import BitString, Message
+from wm_env.common.command import WorkFailedError
 from wm_env.common.files import naming
 
 _CONTROLS = ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")
@@ -16,13 +17,13 @@ def write_message(message: Message) -> None:
     """Write a message to standard output.
 
     Raises:
-        RuntimeError: bytes that are no plain text, on a terminal, which might take them for commands.
+        WorkFailedError: bytes that are no plain text, on a terminal, which might take them for commands.
     """
     if isinstance(message, BitString):
         write_output(str(message).encode(), newline=True)
         return
     if sys.stdout.isatty() and not is_plain_text(message):
-        raise RuntimeError(
+        raise WorkFailedError(
             f"the message is {len(message)} bytes that are no plain text, which a terminal could take for commands: "
             "give the same command again with > FILE behind it"
         )

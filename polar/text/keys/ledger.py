@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from polar.text.keys.key import NONCE_LIMIT
+from wm_env.common.command import WorkFailedError
 from wm_env.common.files import (
     check_output,
     fingerprint,
@@ -62,15 +63,15 @@ class NonceLedger:
         opens the ledger once it has been removed finds this nonce, or this call fails.
 
         Raises:
-            RuntimeError: the lock was removed, or another noted the nonce since the ledger was opened, so that it may
-                be another text's.
+            WorkFailedError: the lock was removed, or another noted the nonce since the ledger was opened, so that it
+                may be another text's.
             OSError: the file cannot be read or written.
             ValueError: it is not a ledger any more.
         """
         self._check_locked(nonces)
         noted = _read_ledger(self._path)
         if taken := (noted - self._used).intersection(nonces):
-            raise RuntimeError(
+            raise WorkFailedError(
                 f"another embed has used nonce {min(taken)} while this one ran: its text is not printed; start it again"
             )
         self._used |= noted.union(nonces)
@@ -80,7 +81,7 @@ class NonceLedger:
 
     def _check_locked(self, nonces: tuple[int, ...]) -> None:
         if not is_open_as(self._lock.fileno(), lock_of(self._path)):
-            raise RuntimeError(
+            raise WorkFailedError(
                 f"{lock_of(self._path)} was removed while it was locked, and nonce {nonces[0]} may be another text's: "
                 "the text is not printed; start it again, and leave that file where it is"
             )

@@ -1,7 +1,6 @@
 """evaluate.py as a command, and what it does with requests that cannot be met."""
 
 import dataclasses
-import importlib.util
 import json
 import os
 import re
@@ -12,6 +11,7 @@ import pytest
 from repository import ROOT
 from small_laws import random_law
 
+from polar import evaluate as command
 from polar.code.adaptive import AdaptiveSettings
 from polar.code.construction import chain_entropies, threshold_set
 from polar.code.key_schedule import theorem_key_bits
@@ -38,23 +38,12 @@ def run(tmp_path):
     return folder
 
 
-def load_command():
-    spec = importlib.util.spec_from_file_location("evaluate", ROOT / "evaluate.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["evaluate"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-COMMAND = load_command()
-
-
 @pytest.fixture
 def refuse(capsys):
     """Run the command on bad input; it must say why in one line."""
 
     def call(*arguments):
-        assert COMMAND.main([str(argument) for argument in arguments]) == 2
+        assert command.main([str(argument) for argument in arguments]) == 2
         error = capsys.readouterr().err
         assert error.startswith("error: ")
         assert len(error.splitlines()) == 1
@@ -83,7 +72,7 @@ def test_command_writes_results_and_figures_of_the_newest_run(run):
 
 
 def test_every_column_and_every_word_in_it_is_explained(run, capsys):
-    assert COMMAND.main([str(run), "--transmissions", "0", "--keys", "2", "4", "8"]) == 0
+    assert command.main([str(run), "--transmissions", "0", "--keys", "2", "4", "8"]) == 0
     before, _, tables = capsys.readouterr().out.partition("Error rates")
     legend = before.partition("What the columns mean")[2]
     headings = (part.splitlines()[1].strip() for part in (tables, tables.partition("same points")[2]))
@@ -105,7 +94,7 @@ def test_every_column_and_every_word_in_it_is_explained(run, capsys):
 def test_what_the_law_cannot_freeze_is_named_or_refused(run, refuse, capsys):
     """The law has 4 positions of V: 2 message bits leave 2 to freeze, and 64 keys would need 4."""
     few = [str(run), "--transmissions", "0", "--message-bits", "2", "--surplus", "frozen", "--keys"]
-    assert COMMAND.main([*few, "8", "64"]) == 0
+    assert command.main([*few, "8", "64"]) == 0
     assert "too few positions to freeze so many keys: 64 at 2 message bits" in capsys.readouterr().out
     content = json.loads((run / "evaluation" / "results.json").read_text())
     assert {point["keys"] for point in content["operating_points"]} == {8}
@@ -118,33 +107,33 @@ def test_a_law_over_its_budget_is_told(run, capsys):
     spent = 0.5 * first + 0.25 * second
     for epsilon, over in ((spent - 1e-3, True), (spent + 1e-3, False)):
         (run / "config.json").write_text(json.dumps({"settings": {"epsilon": epsilon, "gamma": 0.5}}))
-        assert COMMAND.main(arguments) == 0
+        assert command.main(arguments) == 0
         told = f"over its budget: the blocks cost {spent:.4f} in all, and the run was allowed {epsilon:g}"
         assert (told in capsys.readouterr().out) == over
 
 
 def test_options_of_the_live_evaluation_are_not_ignored(run, capsys):
-    assert COMMAND.main([str(run), "--texts", "3"]) == 2
+    assert command.main([str(run), "--texts", "3"]) == 2
     assert "--texts only counts with --live" in capsys.readouterr().err
 
 
 def test_dither_that_is_no_number_is_refused(run, capsys):
     (run / "config.json").write_text(json.dumps({"settings": {"message_bits": "auto", "dither_bits": "4"}}))
-    assert COMMAND.main([str(run)]) == 2
+    assert command.main([str(run)]) == 2
     assert "config.json: settings.dither_bits is '4', an integer is needed" in capsys.readouterr().err
 
 
 def test_lengths_follow_the_state_where_the_run_says_so(run, capsys):
     (run / "config.json").write_text(json.dumps({"settings": {"message_bits": "auto"}}))
     arguments = [str(run), "--transmissions", "0", "--keys", "2", "--auto-error", "0.6", "--auto-tv", "0.5"]
-    assert COMMAND.main(arguments) == 0
+    assert command.main(arguments) == 0
     printed = capsys.readouterr().out
     point = evaluate_adaptive(TREE, LAW, AdaptiveSettings(0.6, 0.5))
     assert f"Message length by state\n{point.mean_bits:.3f} bits per block" in printed
     assert printed.index("Message length by state") < printed.index("Error rates of fixed lengths")
     rows = json.loads((run / "evaluation" / "results.json").read_text())["operating_points"]
     assert [row["mean_bits"] for row in rows if row["message_bits"] == "auto"] == [pytest.approx(point.mean_bits)]
-    assert COMMAND.main([*arguments, "--message-bits", "1"]) == 0
+    assert command.main([*arguments, "--message-bits", "1"]) == 0
     assert "Message length by state" not in capsys.readouterr().out
 
 
@@ -206,7 +195,7 @@ def test_all_decoders_or_each_that_is_named_once():
 
 def test_figures_in_other_formats(run):
     arguments = [str(run), "--transmissions", "0", "--keys", "2", "--message-bits", "1", "--figures", "svg", "pdf"]
-    assert COMMAND.main(arguments) == 0
+    assert command.main(arguments) == 0
     assert {path.name for path in (run / "evaluation").iterdir()} == {
         "results.json", "ber.svg", "ber.pdf", "tv.svg", "tv.pdf",
     }  # fmt: skip
@@ -225,7 +214,7 @@ def test_the_configuration_is_read_once(run, monkeypatch):
     (run / "config.json").write_text(json.dumps({"settings": {"message_bits": "auto", "epsilon": 1}}))
     files = []
     monkeypatch.setattr("wm_env.runs.read_json", lambda path: files.append(path) or read_json(path))
-    assert COMMAND.main([str(run), "--transmissions", "0", "--keys", "2", "--message-bits", "1"]) == 0
+    assert command.main([str(run), "--transmissions", "0", "--keys", "2", "--message-bits", "1"]) == 0
     assert files == [run / "config.json"]
 
 
@@ -276,7 +265,7 @@ def test_requests_that_make_no_sense(change, message):
 
 
 def test_thresholds_are_finite(run, capsys):
-    assert COMMAND.main([str(run), "--thresholds", "nan", "0.5"]) == 2
+    assert command.main([str(run), "--thresholds", "nan", "0.5"]) == 2
     assert "thresholds=(nan, 0.5): finite numbers are needed" in capsys.readouterr().err
 
 
@@ -303,5 +292,5 @@ def test_interrupted_command_ends_with_one_line(run, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("polar.evaluation.run.evaluate_run", interrupt)
-    assert COMMAND.main([str(run)]) == 130
+    assert command.main([str(run)]) == 130
     assert capsys.readouterr().err == "interrupted\n"

@@ -98,7 +98,7 @@ def test_c4_says_what_is_missing(monkeypatch):
         return real(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", without_datasets)
-    with pytest.raises(ImportError, match="datasets package"):
+    with pytest.raises(ValueError, match="datasets package"):
         read_prompts("c4", 3)
     with pytest.raises(ValueError, match="how many"):
         read_prompts("c4")

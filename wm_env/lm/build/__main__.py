@@ -11,7 +11,7 @@ is the one that a single process builds.
 
 from collections.abc import Sequence
 
-from wm_env.common.command import INTERRUPTED, quitting_on_interrupt, run_command, tell, tell_failure
+from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
 from wm_env.common.torchrun import world_size
 
 with quitting_on_interrupt(__name__):
@@ -22,21 +22,18 @@ with quitting_on_interrupt(__name__):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line: exit code 0 when done, 1 if the build fails, 2 for bad options or input, 130 after Ctrl-C."""
-    try:
-        with quitting_on_interrupt(__name__):
-            options = tyro.cli(BuildOptions, prog="python -m wm_env.lm.build", description=__doc__, args=arguments)
-        try:
-            # Before the seconds that torch takes; the processes of torchrun agree on who complains.
-            if world_size() == 1:
-                options.check()
-        except ValueError as error:
-            return tell_failure(error)
+    with quitting_on_interrupt(__name__):
+        options = tyro.cli(BuildOptions, prog="python -m wm_env.lm.build", description=__doc__, args=arguments)
+
+    def work() -> int:
+        # Before the seconds that torch takes; the processes of torchrun agree on who complains.
+        if world_size() == 1:
+            options.check()
         with quitting_on_interrupt(__name__):
             from wm_env.lm.build.builder import run
         return run(options)
-    except KeyboardInterrupt:
-        tell("interrupted: give the same command again to go on")
-        return INTERRUPTED
+
+    return exit_code(work, "interrupted: give the same command again to go on")
 
 
 if __name__ == "__main__":

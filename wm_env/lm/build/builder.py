@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 from torch.distributed import DistError
-from tqdm import tqdm
 
-from wm_env.common.command import tell, tell_failure
+from wm_env.common.command import WorkFailedError, tell
 from wm_env.common.files import check_output, check_writable, first_line, locked_folder
+from wm_env.common.progress import duration
 from wm_env.information import entropy
 from wm_env.law import state_reach
 from wm_env.lm.build.cost import (
@@ -28,9 +28,9 @@ from wm_env.lm.build.options import BuildOptions
 from wm_env.lm.build.partial import Context, delete_parts, parts_folder, recorded_rows
 from wm_env.lm.build.progress import progress
 from wm_env.lm.build.states import Grown, encode_prompts, grow_tree, pool_law
-from wm_env.lm.models.forward import can_compile, is_layer_stack
+from wm_env.lm.models.forward import can_compile
 from wm_env.lm.models.load import checked_device, dtype_named, load_lm
-from wm_env.lm.models.masked_lm import MaskedLM, compiled_lm
+from wm_env.lm.models.masked_lm import MaskedLM, compiled_lm, is_layer_stack
 from wm_env.lm.pools.candidates import check_pool_size
 from wm_env.lm.pools.settings import PoolSettings
 from wm_env.lm.prompts import read_prompts
@@ -67,7 +67,7 @@ def prepare(options: BuildOptions) -> Plan:
     """Check the options, the output, the prompts and the model, the cheapest first.
 
     Raises:
-        ValueError, OSError, ImportError: one line that says what to do.
+        ValueError, OSError: one line that says what to do.
     """
     settings = options.check()
     if options.out is not None:
@@ -120,7 +120,7 @@ def tell_cost(plan: Plan, crew: Crew) -> tuple[int, Speed]:
             f"{pass_bytes(lm, settings.rows, plan.longest) / GIB:.3g} GiB{free}\n"
             f"matrix products run at {speed.peak / 1e12:.4g} TFLOP/s, the model at {speed.model / 1e12:.4g} "
             f"({speed.model / speed.peak:.0%}), measured now: about "
-            f"{tqdm.format_interval(round(cost.flops / speed.model / crew.size))} with {crew.size} process(es)",
+            f"{duration(cost.flops / speed.model / crew.size)} with {crew.size} process(es)",
             flush=True,
         )
     return cost.states, speed
@@ -214,34 +214,33 @@ def summary(grown: Grown, path: Path) -> str:
 
 
 def run(options: BuildOptions) -> int:
-    """Build, or tell the cost; returns the exit code of `wm_env.lm.build.main`."""
+    """Build, or tell the cost; returns the exit code: 0 done, 1 another process failed, and has told why.
+
+    Raises:
+        ValueError, OSError: one line that says what to do.
+        WorkFailedError: out of memory, or the other processes are gone.
+    """
     try:
         with Crew.join() as crew:
-            return _run(options, crew)
+            _run(options, crew)
     except StoppedError:
-        # The process that failed has told why.
         return 1
     except DistError as error:
-        tell(f"error: the other processes of torchrun are gone: {first_line(error)}")
-        return 1
+        raise WorkFailedError(f"the other processes of torchrun are gone: {first_line(error)}") from None
     except RuntimeError as error:
         # On a CPU torch has no class of its own for it.
         if not (isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)):
             raise
-        tell(f"error: out of memory on {options.device}: give a smaller --rows")
-        return 1
-
-
-def _run(options: BuildOptions, crew: Crew) -> int:
-    try:
-        with crew.together():
-            plan = prepare(options)
-            if options.dry_run:
-                tell_cost(with_rows(plan, crew), crew)
-                return 0
-        grown = build(plan, crew)
-        if crew.first:
-            print(summary(grown, options.target()))
-    except (ValueError, OSError, ImportError) as error:
-        return tell_failure(error)
+        raise WorkFailedError(f"out of memory on {options.device}: give a smaller --rows") from None
     return 0
+
+
+def _run(options: BuildOptions, crew: Crew) -> None:
+    with crew.together():
+        plan = prepare(options)
+        if options.dry_run:
+            tell_cost(with_rows(plan, crew), crew)
+            return
+    grown = build(plan, crew)
+    if crew.first:
+        print(summary(grown, options.target()))

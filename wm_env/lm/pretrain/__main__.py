@@ -12,7 +12,7 @@ with quitting_on_interrupt(__name__):
     import tyro
     from transformers import PreTrainedTokenizerFast
 
-    from wm_env.lm.models.weights import read_tokenizer
+    from wm_env.lm.models.checkpoint_tokenizer import read_tokenizer
     from wm_env.lm.pretrain.checkpoint import Progress, save_tokenizer
     from wm_env.lm.pretrain.cluster import Cluster
     from wm_env.lm.pretrain.corpus import TokenStream, interleave, load_or_tokenize, train_tokenizer
@@ -48,9 +48,10 @@ def _check_texts(options: Options) -> None:
 def _open_folder(options: Options) -> None:
     for name in ("tokenizer", "model"):
         check_writable(options.out / name, "choose another --out")
-    for name in ("tokens.safetensors", "checkpoint.safetensors", "history.json"):
-        check_output(options.out / name, "choose another --out")
+    check_output(options.out / "tokens.safetensors", "choose another --out", "text_ends")
     for name in ("checkpoint.safetensors", "history.json"):
+        check_output(options.out / name, "choose another --out")
+    for name in ("checkpoint.safetensors", "history.json", "model"):
         if (options.out / name).exists() and not options.resume:
             raise FileExistsError(f"{options.out} holds a run; pass --resume to continue it, or name a new folder")
     options.out.mkdir(parents=True, exist_ok=True)

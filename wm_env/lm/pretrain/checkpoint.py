@@ -22,7 +22,7 @@ from wm_env.lm.models.exact.checkpoint import format_values
 from wm_env.lm.models.exact.quantise import W8
 from wm_env.lm.models.exact.weights import FloatSource, integer_tensors, scale_name
 from wm_env.lm.models.llada import exact_shape
-from wm_env.lm.models.network import LLaDAConfig, tensor_names
+from wm_env.lm.models.llada_config import LLaDAConfig, tensor_names
 from wm_env.lm.models.weights import tensor_digest
 
 FORMAT = 1

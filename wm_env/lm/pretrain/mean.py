@@ -17,7 +17,8 @@ with quitting_on_interrupt(__name__):
 
     from wm_env.common.files import read_json
     from wm_env.lm.models.exact.checkpoint import FORMAT_KEYS
-    from wm_env.lm.models.network import LLaDAConfig, build_network
+    from wm_env.lm.models.llada_config import LLaDAConfig
+    from wm_env.lm.models.network import build_network
     from wm_env.lm.models.weights import read_tokenizer
     from wm_env.lm.pretrain.checkpoint import save_integers
     from wm_env.lm.pretrain.training import load_start
@@ -66,6 +67,8 @@ def main() -> int:
     def work() -> None:
         for name in ("config.json", "model.safetensors", "tokenizer.json"):
             check_output(options.out / name, "choose another --out")
+            if (options.out / name).exists():
+                raise FileExistsError(f"{options.out} holds a model: choose another --out")
         write_mean(options.models, options.weights, options.out)
 
     return exit_code(work, "interrupted: nothing is complete")

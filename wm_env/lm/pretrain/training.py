@@ -2,25 +2,23 @@
 
 import hashlib
 import math
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from wm_env.common.command import is_terminal
 from wm_env.common.files import write_json
+from wm_env.common.progress import ProgressBar
 from wm_env.lm.models.llada import llada_logits
+from wm_env.lm.models.llada_config import REQUIRED_VALUES, LLaDAConfig
 from wm_env.lm.models.load import load_lm
-from wm_env.lm.models.masked_lm import MaskedLM, banned_ids, tokenizer_fingerprint
-from wm_env.lm.models.network import REQUIRED_VALUES, LLaDAConfig, build_network
+from wm_env.lm.models.masked_lm import MaskedLM, banned_ids
+from wm_env.lm.models.network import build_network
 from wm_env.lm.pretrain.checkpoint import Progress, load_checkpoint, save_checkpoint, save_integers
 from wm_env.lm.pretrain.cluster import Cluster
 from wm_env.lm.pretrain.corpus import MASK, TokenStream, draw_windows
@@ -30,6 +28,7 @@ from wm_env.lm.pretrain.objective import BLOCK, ResponsePlan, mask_batch, masked
 from wm_env.lm.pretrain.recipe import CONTEXT, Options, Shape
 from wm_env.lm.pretrain.rounding import rounded_state
 from wm_env.lm.quality import cut_windows, measure_quality
+from wm_env.lm.text import text_tokenizer, tokenizer_fingerprint
 
 # Reading the loss makes the host wait for the GPU; a CPU has nothing to run ahead of.
 _STEPS_BETWEEN_SYNCS = {"cuda": 50, "cpu": 1}
@@ -252,12 +251,14 @@ class Validation:
         self._plain = cut_windows(tokenizer, options.valid, length, 512, options.seed).to(device)
         self._plan = plan_responses(512, length, 1.0, 0.0, 0.0, device)
         self.network = build_network(trainer.config).to(device).requires_grad_(False).eval()
+        plain = text_tokenizer(tokenizer)
         self._lm = MaskedLM(
             network=self.network,
-            tokenizer=tokenizer,
+            text_tokenizer=plain,
+            open_tokenizer=lambda: tokenizer,
             name="the model in training",
             mask_id=trainer.config.mask_token_id,
-            banned=banned_ids(trainer.config.mask_token_id, trainer.config.embedding_size, tokenizer).to(device),
+            banned=banned_ids(trainer.config.mask_token_id, trainer.config.embedding_size, plain).to(device),
             max_length=trainer.config.max_sequence_length,
             fingerprint="",
             tokenizer_fingerprint="",
@@ -302,7 +303,7 @@ def run(options: Options, cluster: Cluster, tokenizer: PreTrainedTokenizerFast, 
             report.add(trainer.step(step, factor, causal), causal)
             step += 1
             if step % sync_every == 0 or step >= plan.total:
-                report.show(step, plan.total, clock.seconds())
+                report.show(step, plan.total)
                 plan = _agreed(clock.plan(step), cluster)
                 paused = bool(cluster.agree(clock.seconds() >= pause))
             done = step >= plan.total
@@ -343,72 +344,33 @@ def _record(
     return replace(progress, best=best, history=history)
 
 
-class _Report:
-    """What the first process says: the cost before the start, then a bar on a terminal or a line every 10 seconds."""
+class _Report(ProgressBar):
+    """What the first process says: the cost before the start, then progress with pace and losses."""
 
     def __init__(self, trainer: Trainer, step: int) -> None:
-        self._silent = not trainer.cluster.first
-        self._tokens_per_step = trainer.options.tokens_per_step
+        options, first = trainer.options, trainer.cluster.first
+        super().__init__(options.steps or math.inf, "step", step, shown=first)
         self._losses: dict[bool, list[Tensor]] = {False: [], True: []}
-        self._last = (step, time.monotonic())
-        self._bar: tqdm[Any] | None = None
-        if self._silent:
-            return
-        options = trainer.options
         parameters = sum(p.numel() for p in trainer.network.parameters())
         length = f"{options.steps} steps" if options.steps is not None else f"{options.minutes:g} minutes"
-        print(
+        self.say(
             f"{parameters / 1e6:.2f} M parameters ({parameters / 1e6:.1f} MB of 8-bit integers), "
             f"{len(trainer.stream.tokens) / 1e6:.2f} M tokens of text, {length} of "
             f"{options.tokens_per_step / 1e3:.1f} k tokens on {trainer.cluster.size} x {trainer.cluster.device.type}, "
-            f"{6 * parameters * options.tokens_per_step / 1e12:.2f} TFLOP a step",
-            flush=True,
+            f"{6 * parameters * options.tokens_per_step / 1e12:.2f} TFLOP a step"
         )
-        if is_terminal(sys.stderr):
-            self._bar = tqdm(total=options.steps, initial=step, unit="step")
-
-    def __enter__(self) -> "_Report":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
 
     def add(self, loss: Tensor, causal: bool) -> None:
         """Remember the loss of one step, without waiting for the device."""
         self._losses[causal].append(loss)
 
-    def show(self, step: int, total: float, seconds: float) -> None:
-        """Wait for the device, then say where the run stands."""
+    def show(self, step: int, total: float) -> None:
+        """Wait for the device, then tell where the run stands."""
         losses = ", ".join(
             f"{'next token' if causal else 'masked'} {float(torch.stack(values).mean()) / math.log(2):.4f} bits"
             for causal, values in self._losses.items()
             if values
         )
-        now = time.monotonic()
-        steps, elapsed = step - self._last[0], now - self._last[1]
-        if self._silent:
-            self._forget()
-        elif self._bar is not None:
-            self._bar.total = int(total) if math.isfinite(total) else None
-            self._bar.set_postfix_str(losses, refresh=False)
-            self._bar.update(steps)
-            self._last = (step, now)
-            self._forget()
-        elif elapsed >= 10 or step >= total:
-            left = f"{(total - step) * elapsed / steps:.0f} s left" if math.isfinite(total) else "pace not known yet"
-            pace = steps * self._tokens_per_step / elapsed / 1e6
-            self.say(f"step {step} of {total:.0f}, {seconds:.0f} s, {left}, {pace:.2f} M tokens/s, loss {losses}")
-            self._last = (step, now)
-            self._forget()
-
-    def _forget(self) -> None:
+        self.update(step, total, note=lambda: f"loss {losses}")
         for values in self._losses.values():
             values.clear()
-
-    def say(self, line: str) -> None:
-        """Print a line without breaking the bar."""
-        if self._bar is not None:
-            self._bar.write(line)
-        elif not self._silent:
-            print(line, flush=True)

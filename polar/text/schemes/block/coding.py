@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from polar.text.arithmetic import Receiver
 from polar.text.canonical import is_start
 from polar.text.channel import Channel
 from polar.text.framing import Message, frame_bits
 from polar.text.keys.derivation import MessageKeys
-from polar.text.progress import Report
 from polar.text.records import recorded
 from polar.text.scheme import Attempt, Cost, NoMessageError, Reader, Tokens, UnfitTextError, Writing, Written
 from polar.text.schemes.block.answers import PoolAnswers
 from polar.text.schemes.block.evidence import log2_evidence
 from polar.text.schemes.block.walk import CandidatePool, make_code, walk
 from polar.text.schemes.sending import MODEL_LAW, given, open_sender, write_end
+from wm_env.common.progress import Report, duration
 from wm_env.lm.build.cost import estimate, measure_speed
 from wm_env.lm.models.exact.law import probabilities
 from wm_env.lm.pools.candidates import Pool, make_pools
@@ -173,5 +172,5 @@ def estimate_line(scheme: "Block", channel: Channel, message: Message) -> str:
     return (
         f"{bits} bits with the frame, at most log2 {scheme.candidates} in a block of {law.block_length} tokens: "
         f"{blocks} blocks or more of {cost.canvases} canvases; a block takes about {seconds:.2g} s by the speed just "
-        f"measured, so {tqdm.format_interval(round(blocks * seconds))} or more"
+        f"measured, so {duration(blocks * seconds)} or more"
     )

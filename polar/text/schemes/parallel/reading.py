@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polar.text.keys.derivation import MessageKeys
-from polar.text.progress import Report
 from polar.text.scheme import Attempt, Reader, Readers
 from polar.text.schemes.parallel.design import message_positions
 from polar.text.schemes.parallel.labels import read_bits, token_label
 from polar.text.schemes.parallel.outer_code import decode_erased, decode_frames, open_bytes
 from wm_env.common.arrays import Ints
+from wm_env.common.progress import Report
 from wm_env.lm.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polar.text.keys.derivation import MessageKeys
-from polar.text.progress import Report
 from polar.text.scheme import Attempt, Cost, Reader, Tokens, Writing, Written
 from polar.text.schemes.robust.messages import payload_of, robust_settings
 from polar.text.schemes.robust.reader import Receiver
@@ -13,6 +12,7 @@ from polar.text.schemes.robust.words import as_letters
 from polar.text.schemes.robust.writer import Writer
 from polar.text.schemes.sending import MODEL_LAW, KeptLaws, given
 from polar.text.tail import LONGEST_REST, LONGEST_TAIL, ends_sentence, may_end
+from wm_env.common.progress import Report
 from wm_env.lm.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:

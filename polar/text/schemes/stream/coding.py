@@ -5,12 +5,12 @@ from functools import lru_cache, partial
 from polar.text.arithmetic import Receiver
 from polar.text.channel import Channel
 from polar.text.keys.derivation import MessageKeys
-from polar.text.progress import Report
 from polar.text.scheme import Attempt, Cost, Reader, Tokens, Writing, Written
 from polar.text.schemes.sending import MODEL_LAW, KeptLaws, given, open_sender, write_end
 from polar.text.schemes.stream.answers import LawAnswers
 from polar.text.schemes.stream.walk import LawAfter, TokenLaw, walk
 from polar.text.vocabulary import Vocabulary
+from wm_env.common.progress import Report
 
 _KEPT_BYTES = 1 << 28
 """Laws of tokens that other forms and nonces need again are kept up to so much memory."""

@@ -1,24 +1,22 @@
 """A live evaluation on a tiny model: scores, laws and decoders against brute force, files, and what is refused."""
 
 import dataclasses
-import importlib.util
 import json
 import math
 import re
-import sys
 from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 from ascii_lm import write_ascii_lm
-from repository import ROOT
 from scipy.stats import chisquare
 from small_laws import random_law
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_lm import brute_force, write_lm
 
 from agents.planner.adaptive import plan_adaptive
+from polar import evaluate as command
 from polar.code.codec import code_channel
 from polar.evaluation.live.measures import exact_auc, measure_rounds
 from polar.evaluation.live.reading import decoding_tables, log2_law, read_run_text, tree_readings
@@ -225,7 +223,6 @@ def test_of_a_sampled_tree_the_observer_knows_no_pools(session):
 
 
 def test_the_command_writes_figures_texts_and_samples(folder, run, tmp_path, capsys):
-    command = load_command()
     arguments = [str(run), "--live", "--texts", "3", "--model", str(folder), "--out", str(tmp_path / "out")]
     assert command.main(arguments) == 0
     printed = capsys.readouterr().out
@@ -279,7 +276,6 @@ def test_a_sample_is_one_printable_line(session):
 
 
 def test_the_exact_evaluation_and_the_live_one_meet_in_results_json(folder, run, tmp_path):
-    command = load_command()
     exact = [str(run), "--out", str(tmp_path), "--transmissions", "0", "--keys", "4", "--message-bits", "2"]
     live = [str(run), "--out", str(tmp_path), "--live", "--texts", "2", "--model", str(folder)]
     assert command.main(exact) == 0
@@ -301,7 +297,7 @@ def test_lengths_that_follow_the_state_are_read_from_text(folder, run, tmp_path,
     save_law(plan.law, tmp_path / "law.safetensors")
     write_json(tmp_path / "config.json", {"settings": {"message_bits": "auto", "dither_bits": dither_bits}})
     arguments = [str(tmp_path), "--live", "--texts", "12", "--model", str(folder), "--out", str(tmp_path / "out")]
-    assert load_command().main(arguments) == 0
+    assert command.main(arguments) == 0
     assert f"{plan.bits / 2:.3g} bits per block" in capsys.readouterr().out
     found = json.loads((tmp_path / "out" / "live.json").read_text())
     assert found["message_bits"] == "auto"
@@ -340,7 +336,7 @@ def test_another_length_counts_as_a_wrong_block(session):
 
 def test_another_model_than_the_trees_is_named_with_it(run, tmp_path, capsys):
     other = write_ascii_lm(tmp_path / "other", scale=0.6)
-    assert load_command().main([str(run), "--live", "--model", str(other)]) == 2
+    assert command.main([str(run), "--live", "--model", str(other)]) == 2
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1
     for name in (str(run), str(other), load_lm(other).fingerprint[:12]):
@@ -354,7 +350,7 @@ def test_another_model_than_the_trees_is_named_with_it(run, tmp_path, capsys):
         (["--texts", "99999999999"], "2 to 1000000 are possible"),
         (["--message-bits", "3"], "1 to 2"),
         (["--message-bits", "1", "2"], "one number"),
-        (["--decoder", "guess"], "decoder 'guess' is unknown"),
+        (["--decoder", "guess"], "decoder='guess': choose one of"),
         (["--message-bits", "auto"], "no state"),
         (["--message-bits", "auto", "--auto-tv", "nan"], "probabilities"),
         (["--keys", "4"], "--keys only counts without --live"),
@@ -362,7 +358,7 @@ def test_another_model_than_the_trees_is_named_with_it(run, tmp_path, capsys):
     ],
 )
 def test_requests_that_cannot_be_met(folder, run, capsys, arguments, message):
-    assert load_command().main([str(run), "--live", "--model", str(folder), *arguments]) == 2
+    assert command.main([str(run), "--live", "--model", str(folder), *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -377,7 +373,7 @@ def test_a_tree_of_an_unknown_number_format_is_refused(folder, run, dtype):
 def test_results_that_cannot_take_the_live_figures_are_told_before_the_texts(folder, run, tmp_path, capsys):
     (tmp_path / "results.json").write_text("{")
     arguments = [str(run), "--live", "--texts", "2", "--model", str(folder), "--out", str(tmp_path)]
-    assert load_command().main(arguments) == 2
+    assert command.main(arguments) == 2
     printed = capsys.readouterr()
     assert str(tmp_path / "results.json") in printed.err
     assert "canvases" not in printed.out
@@ -406,11 +402,3 @@ def test_what_was_finished_before_an_interrupt_counts(session, run, tmp_path, ca
 def test_a_damaged_run_is_refused_before_the_model_is_read(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such run"):
         evaluate_live(tmp_path / "nowhere", tmp_path, dataclasses.replace(SETTINGS, model="no-model"))
-
-
-def load_command():
-    spec = importlib.util.spec_from_file_location("evaluate", ROOT / "evaluate.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["evaluate"] = module
-    spec.loader.exec_module(module)
-    return module

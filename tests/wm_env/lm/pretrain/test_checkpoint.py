@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from tiny_pretraining import counting_options, trained
 
 from wm_env.common.command import is_system_failure
+from wm_env.lm.models.checkpoint_tokenizer import read_tokenizer
 from wm_env.lm.models.load import load_lm
-from wm_env.lm.models.weights import read_tokenizer
 from wm_env.lm.pretrain.checkpoint import Progress, load_checkpoint, save_checkpoint, save_lm, save_tokenizer
 from wm_env.lm.pretrain.cluster import Cluster
 from wm_env.lm.pretrain.corpus import load_or_tokenize, train_tokenizer

@@ -1,0 +1,8 @@
+"""The console script of this package, as pyproject.toml names it."""
+
+from wm_env.common.command import run_module
+
+
+def train() -> None:
+    """`covert-train`, the same as `python -m agents.train`."""
+    run_module("agents.train")
