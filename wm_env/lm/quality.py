@@ -143,7 +143,7 @@ class Options:
     """Where the model runs."""
 
 
-def report(options: Options) -> Iterator[str]:
+def quality_lines(options: Options) -> Iterator[str]:
     """The lines the command prints, each as soon as it is known.
 
     Raises:
@@ -182,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = tyro.cli(Options, prog="python -m wm_env.lm.quality", args=arguments)
 
     def work() -> None:
-        for line in report(options):
+        for line in quality_lines(options):
             print(line, flush=True)
 
     return exit_code(work)

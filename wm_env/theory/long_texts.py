@@ -81,7 +81,7 @@ def longest_message(
     return LongMessage(*found)
 
 
-def text_variation(laws: Floats, covers: Floats, state_probs: Floats, blocks: int) -> Bounds:
+def product_variation(laws: Floats, covers: Floats, state_probs: Floats, blocks: int) -> Bounds:
     """V(q^n, p^n) of n blocks with independent states, in [0, 1]; at most n times that of a block.
 
     Args:

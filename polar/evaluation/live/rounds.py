@@ -14,7 +14,7 @@ from polar.evaluation.live.reading import (
     read_run_text,
 )
 from polar.evaluation.live.session import Session
-from polar.evaluation.live.texts import Continuation, KeyedPools, Paths, cover_paths, keyed_text, run_paths
+from polar.evaluation.live.texts import Continuation, KeyedPools, TreePaths, cover_paths, keyed_text, run_paths
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ def play_rounds(session: Session) -> Iterator[Round]:
         yield _round(session, number, prompt, marked, plain, tables)
 
 
-def _round(session: Session, number: int, prompt: int, marked: Paths, plain: Paths, tables: DecodingTables) -> Round:
+def _round(
+    session: Session, number: int, prompt: int, marked: TreePaths, plain: TreePaths, tables: DecodingTables
+) -> Round:
     tree, writer, context = session.tree, session.writer, session.contexts[prompt]
     rng = np.random.default_rng([session.settings.seed, session.longest, number])
     run = writer.along_path(tree, "run", marked, number, context)

@@ -88,7 +88,7 @@ class Progress:
     history: tuple[Mapping[str, float], ...] = ()
 
 
-def save_checkpoint(
+def save_progress(
     path: Path,
     network: LlamaForCausalLM,
     optimizers: Sequence[torch.optim.Optimizer],
@@ -115,7 +115,7 @@ def save_checkpoint(
     write_atomically(path, lambda temporary: _save(tensors, temporary, metadata))
 
 
-def load_checkpoint(
+def load_progress(
     path: Path,
     network: LlamaForCausalLM,
     optimizers: Sequence[torch.optim.Optimizer],

@@ -49,7 +49,7 @@ THOROUGH = Effort(EDIT_MODELS, 2048, 256, 4)
 
 
 @dataclass(frozen=True)
-class Attempt:
+class PayloadSearch:
     """What came of a try.
 
     Attributes:
@@ -65,7 +65,7 @@ class Attempt:
     compared: int
 
 
-def read_payload(place: Place, begin: Floats, effort: Effort, check_bits: int) -> Attempt:
+def read_payload(place: Place, begin: Floats, effort: Effort, check_bits: int) -> PayloadSearch:
     """Look for the payload of a text.
 
     Args:
@@ -92,9 +92,9 @@ def read_payload(place: Place, begin: Floats, effort: Effort, check_bits: int) -
             alignment, gain = _check(place, field, digests[-1], effort, begin)
             best = max(best, gain)
             if gain >= check_bits:
-                return Attempt(alignment, tuple(bits.tolist()), gain, len(compared))
+                return PayloadSearch(alignment, tuple(bits.tolist()), gain, len(compared))
         ratios = pilots.put(middle, _expected(place, middle, found)).ratios()
-    return Attempt(alignment, None, best, len(compared))
+    return PayloadSearch(alignment, None, best, len(compared))
 
 
 def _likeliest(models: tuple[EditModel, ...], ratios: Ratios, begin: Floats) -> EditModel:
