@@ -119,14 +119,14 @@ import os, signal, sys
 from wm_env.lm.pretrain import __main__ as pretrain
 from wm_env.lm.pretrain import training
 
-save = training.save_checkpoint
+save = training.save_progress
 
 def save_and_die(path, network, optimizers, progress, settings):
     save(path, network, optimizers, progress, settings)
     if progress.step == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 
-training.save_checkpoint = save_and_die
+training.save_progress = save_and_die
 sys.exit(pretrain.main())
 """
 
