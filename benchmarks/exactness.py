@@ -23,8 +23,9 @@ from wm_env.lm.models.exact.quantise import W8
 from wm_env.lm.models.exact.weights import FloatSource
 from wm_env.lm.models.forward import can_compile, compile_layers
 from wm_env.lm.models.llada import exact_shape, llada_logits
+from wm_env.lm.models.llada_config import LLaDAConfig
 from wm_env.lm.models.load import load_lm
-from wm_env.lm.models.network import LLaDAConfig, build_network
+from wm_env.lm.models.network import build_network
 from wm_env.lm.models.stack import device_name
 from wm_env.lm.verify import digest, embedded_networks
 
@@ -81,7 +82,14 @@ def random_passes(options: Options, device: torch.device) -> Iterator[tuple[str,
         return torch.randn(size, device=device, generator=generator).mul_(scale).to(torch.bfloat16)
 
     yield from _bfloat16_passes(config, {name: drawn(name, size) for name, size, _ in shape.tensors()}, options.compile)
-    yield f"{VERSION} w8", _exact(ExactNetwork(FloatSource(shape, W8, drawn), device))
+    for fuse in (True, False):
+        network = ExactNetwork(FloatSource(shape, W8, drawn), device, fuse=fuse)
+        where = f"{network.nbytes / 2**30:.2f} GiB of weights"
+        yield f"{VERSION} w8, {network.kind}, {network.steps}, {where}", _logits(network)
+
+
+def _logits(network: ExactNetwork) -> Pass:
+    return lambda canvas, position: network.logits(canvas, [position])[:, 0]
 
 
 def _bfloat16_passes(config: LLaDAConfig, state: dict[str, Tensor], compiled: bool) -> Iterator[tuple[str, Pass]]:
@@ -121,17 +129,24 @@ def report(options: Options) -> Iterator[str]:
     first: dict[tuple[int, int], float] = {}
     passes = embedded_passes(device) if options.shape == "mini" else random_passes(options, device)
     for name, run in passes:
-        figures = []
+        yield name
+        laws = []
         for rows, length in shapes:
             generator = torch.Generator().manual_seed(length)
             canvas = torch.randint(3, 8000, (rows, length), generator=generator).to(device)
-            took = seconds(partial(run, canvas, length - 4), device, options.repeats)
+            try:
+                took = seconds(partial(run, canvas, length - 4), device, options.repeats)
+                law = run(canvas, length - 4)[:2]
+            except Exception as error:  # a compiler's or a driver's: the other shapes are still timed
+                yield f"    {rows:3} x {length:4}: {type(error).__name__}: {error}"
+                continue
             before = first.setdefault((rows, length), took)
-            figures.append(f"{rows} x {length}: {1e3 * took:.1f} ms, {rows / took:.3g} canvases/s, {took / before:.2f}")
-            last = run(canvas[:1], length - 4)
-        kept = f"; last canvas {digest([last])[:16]}" if last.dtype == torch.int64 else ""
-        memory = f"; {torch.cuda.max_memory_allocated(device) / 2**30:.1f} GiB" if device.type == "cuda" else ""
-        yield f"{name:26} {'; '.join(figures)}{kept}{memory}"
+            if name.startswith(VERSION):
+                laws.append(law if law.dtype == torch.int64 else log2_ticks(law, 1.0))
+            speed = f"{1e3 * took:8.2f} ms, {rows / took:8.3g} canvases/s, {before / took:5.2f} of the first's speed"
+            yield f"    {rows:3} x {length:4}: {speed}"
+        memory = f", {torch.cuda.max_memory_allocated(device) / 2**30:.1f} GiB in all" if device.type == "cuda" else ""
+        yield f"    laws {digest(laws)[:16] if laws else 'in floats'}{memory}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -57,9 +57,9 @@ with quitting_on_interrupt(__name__):
     from wm_env.lm.build.partial import parts_folder
     from wm_env.lm.build.progress import build_progress
     from wm_env.lm.build.states import grow_tree
+    from wm_env.lm.models.llada_config import LLaDAConfig, tensor_names
     from wm_env.lm.models.load import load_lm
     from wm_env.lm.models.masked_lm import MaskedLM, compiled_lm
-    from wm_env.lm.models.network import LLaDAConfig, tensor_names
     from wm_env.lm.pools.candidates import canvas_of, make_pools
     from wm_env.lm.pools.settings import PoolSettings
     from wm_env.lm.text import token_bytes

@@ -23,6 +23,7 @@ from wm_env.common.files import write_atomically
 from wm_env.lm.models.folder import EMBEDDED
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.masked_lm import MaskedLM
+from wm_env.lm.prompts import read_prompt_file
 from wm_env.lm.tokenizer import TextTokenizer, read_text_tokenizer
 
 CONTEXT, PER_KEY = 24, 100
@@ -108,9 +109,9 @@ def marks() -> dict[str, Mark]:
     return make_marks(tokenizer())
 
 
-def prompts() -> list[str]:
-    """The prompts, one for each number."""
-    return (Path(__file__).parent / "mark_schemes/prompts.txt").read_text("utf-8").splitlines()
+def held_out_prompts() -> tuple[str, ...]:
+    """Prompts that nothing was tuned on."""
+    return read_prompt_file(Path(__file__).parent / "mark_schemes/prompts.txt")
 
 
 def text_of(tokens: Sequence[int]) -> str:
@@ -119,9 +120,11 @@ def text_of(tokens: Sequence[int]) -> str:
     return b"".join(strings[token] for token in tokens).decode("utf-8", "ignore")
 
 
-def write_batch(lm: MaskedLM, mark: Mark, temperature: float, length: int, numbers: Sequence[int]) -> list[MarkText]:
-    """The mark's texts with these numbers, of `length` tokens each."""
-    contexts = np.array([lm.encode(prompts()[number % len(prompts())])[:CONTEXT] for number in numbers])
+def write_batch(
+    lm: MaskedLM, mark: Mark, temperature: float, length: int, numbers: Sequence[int], prompts: Sequence[str]
+) -> list[MarkText]:
+    """The mark's texts with these numbers, of `length` tokens each, behind prompts that are taken in turn."""
+    contexts = np.array([lm.encode(prompts[number % len(prompts)])[:CONTEXT] for number in numbers])
     recorders = []
     for number in numbers:
         chooser = mark.chooser(1 + number // PER_KEY, number % PER_KEY, payload_of(number), length)
@@ -182,7 +185,14 @@ def file_of(folder: Path, name: str, temperature: float, length: int) -> Path:
     return folder / f"{name.replace(' ', '-').replace(',', '')}-{temperature}-{length}.jsonl.gz"
 
 
-def write_texts(folder: Path, names: Sequence[str], temperatures: Sequence[float], texts: int, device: str) -> None:
+def write_texts(
+    folder: Path,
+    names: Sequence[str],
+    temperatures: Sequence[float],
+    texts: int,
+    device: str,
+    prompts: Sequence[str],
+) -> None:
     """Write what is missing in the folder."""
     if device.startswith("cuda"):
         torch.set_float32_matmul_precision("high")
@@ -193,7 +203,7 @@ def write_texts(folder: Path, names: Sequence[str], temperatures: Sequence[float
             for length in LENGTHS if mark.needs_length else LENGTHS[-1:]:
                 path = file_of(folder, name, temperature, length)
                 if not path.exists():
-                    written = write_batch(lm, mark, temperature, length, range(texts))
+                    written = write_batch(lm, mark, temperature, length, range(texts), prompts)
                     lines = "".join(json.dumps(asdict(text)) + "\n" for text in written)
                     content = gzip.compress(lines.encode())
                     write_atomically(path, lambda target, content=content: target.write_bytes(content))

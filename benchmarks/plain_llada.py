@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from wm_env.lm.models.network import LLaDAConfig
+from wm_env.lm.models.llada_config import LLaDAConfig
 
 
 def plain_logits(weight: Callable[[str], Tensor], config: LLaDAConfig, canvas: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from wm_env.lm.models.network import LLaDAConfig, build_network, tensor_names
+from wm_env.lm.models.llada_config import LLaDAConfig, tensor_names
+from wm_env.lm.models.network import build_network
 
 TEXT_TOKENS, ALL_TOKENS, MASK_ID = 126_080, 126_349, 126_336
 SHARDS = 6

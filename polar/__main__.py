@@ -6,8 +6,11 @@
 
     python -m polar detect --key secret.key text.txt
 
+    python -m polar serve --key secret.key
+
 With --scheme parallel and --scheme robust the receiver needs no model: text, key, settings and the model's tokenizer
-are enough. `detect` is for the scheme robust, whose texts may be edited or stand inside others.
+are enough. `detect` and `serve` are for the scheme robust, whose texts may be edited or stand inside others; `serve`
+writes and reads them over HTTP, for programs and on a page for people.
 
 Texts and payloads go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 bad
 arguments or input, 3 the text carries no message or is not marked, 130 interrupted.
@@ -15,12 +18,14 @@ arguments or input, 3 the text carries no message or is not marked, 130 interrup
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 from wm_env.common.command import exit_code, is_closed, quitting_on_interrupt, run_command, tell
 
 with quitting_on_interrupt(__name__):
     import tyro
 
+    from polar.serve.options import Serve
     from polar.text.command_line.options import Command, Decode, Detect, Embed, Keygen, read_input
     from polar.text.keys.key import load_key, new_key, save_key
 
@@ -32,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     script = Path(sys.argv[0]).name
     with quitting_on_interrupt(__name__):
         options = tyro.cli(
-            Command,
+            Command | Annotated[Serve, tyro.conf.subcommand("serve")],
             prog=script if script.startswith("covert-") else "python -m polar",
             description=__doc__,
             args=arguments,
@@ -44,6 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
             return _keygen(options)
         if isinstance(options, Detect):
             return _detect(options)
+        if isinstance(options, Serve):
+            return _serve(options)
         return _embed(options) if isinstance(options, Embed) else _decode(options)
 
     return exit_code(work, "interrupted: no text was written, and no nonce was used")
@@ -95,6 +102,20 @@ def _detect(options: Detect) -> int:
         from polar.text.command_line.commands import run_detect
 
     return DONE if run_detect(options, key, text) else NO_MESSAGE
+
+
+def _serve(options: Serve) -> int:
+    """Answer requests until Ctrl-C."""
+    options.check()
+    key = load_key(options.key)
+    with quitting_on_interrupt(__name__):
+        try:
+            from polar.serve.command import serve
+        except ModuleNotFoundError as error:
+            raise ValueError(f"{error.name} is missing: pip install 'covert-watermark[serve]'") from None
+
+    serve(options, key)
+    return DONE
 
 
 def _check_output() -> None:

@@ -24,6 +24,7 @@ ROOMS = (
     "agents",
     "polar.code",
     "polar.text",
+    "polar.serve",
     "polar.evaluation",
     "polar.evaluation.live",
     "polar",

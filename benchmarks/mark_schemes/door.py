@@ -19,10 +19,14 @@ class MarkRead:
     Attributes:
         bits: the likeliest payload, shape (`PAYLOAD_BITS`,); None if the receiver says that there is none.
         score: grows with the evidence that the text is marked.
+        parts: what is marked, as ranges of characters, if the receiver can say so.
+        attempts: payloads whose check was compared, if there is a check.
     """
 
     bits: Ints | None
     score: float
+    parts: tuple[tuple[int, int], ...] = ()
+    attempts: int = 0
 
 
 class Mark(Protocol):

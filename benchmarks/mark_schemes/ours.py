@@ -39,7 +39,8 @@ class Robust:
 
     def read(self, key: int, number: int, text: str, length: int) -> MarkRead:
         found = self.receiver(key).decode(text)
-        return MarkRead(None if found.payload is None else np.array(found.payload), max(found.score, found.check_log2))
+        bits = None if found.payload is None else np.array(found.payload)
+        return MarkRead(bits, -float(np.log2(found.p_value)), tuple(found.parts()), found.attempts)
 
 
 class Plain:

@@ -16,7 +16,10 @@ from wm_env.lm.tokenizer import TextTokenizer
 
 WIDTH, ROUNDS = 2, 30
 SIZES = [11, 11, 10]
-_WEIGHTS = np.linspace(10, 1, ROUNDS) / np.linspace(10, 1, ROUNDS).sum()
+_WEIGHTS = np.append(np.linspace(10, 1, ROUNDS) / np.linspace(10, 1, ROUNDS).sum(), [0.0, 0.0])
+_BITS = np.arange(1 << 16)[:, None] >> np.arange(16) & 1
+_LOW, _HIGH = _BITS @ _WEIGHTS[:16], _BITS @ _WEIGHTS[16:]
+"""The weighted sums of the first and the last 16 rounds, by their bits."""
 
 
 class Tournament:
@@ -38,7 +41,7 @@ class Tournament:
         for seed, token in contexts(key, WIDTH, self._tokenizer.encode(text)):
             symbol = _symbol(seed)
             values = mixed_seeds(seed, np.arange(2 ** SIZES[symbol]))
-            scores[symbol] += _WEIGHTS @ _rounds(words_of(values, np.array([token]))) - 0.5
+            scores[symbol] += _mean_round(words_of(values, np.array([token]))) - 0.5
             count += 1
         best = [int(score.argmax()) for score in scores]
         return MarkRead(
@@ -74,6 +77,13 @@ def _rounds(words: Words) -> Floats:
     bits = np.unpackbits(words.astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
     drawn: Floats = np.ascontiguousarray(bits[:, :ROUNDS].T).astype(np.float64)
     return drawn
+
+
+def _mean_round(words: Words) -> Floats:
+    """The weighted mean of the numbers g over the rounds."""
+    low, high = words & np.uint64(0xFFFF), words >> np.uint64(16) & np.uint64(0xFFFF)
+    mean: Floats = _LOW[low.astype(np.int64)] + _HIGH[high.astype(np.int64)]
+    return mean
 
 
 def _symbol(seed: int) -> int:

@@ -9,6 +9,8 @@ certain there. Along a frame that is decoded rightly such a bit is another one w
 behind a wrong decision, certain bits that contradict each other may lead to other wrong ones than exact LLRs.
 """
 
+from typing import cast
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -63,9 +65,9 @@ def decide(llr: NDArray[np.floating], forced: Bools, values: NDArray[np.integer]
     decided = np.empty((len(llr), len(free)), dtype=np.uint8)
     # Memory that is used again and again stays in the cache.
     kind = np.float32 if llr.dtype == np.float32 else np.float64
-    received = np.empty((min(_AT_ONCE, len(llr)), len(forced)), dtype=kind)
-    soft = np.zeros(2 * len(forced) * _SIDE_BY_SIDE, dtype=kind)
-    signs = np.empty(len(forced) * _SIDE_BY_SIDE, dtype=kind)
+    received = cast(Floats, np.empty((min(_AT_ONCE, len(llr)), len(forced)), dtype=kind))
+    soft = cast(Floats, np.zeros(2 * len(forced) * _SIDE_BY_SIDE, dtype=kind))
+    signs = cast(Floats, np.empty(len(forced) * _SIDE_BY_SIDE, dtype=kind))
     for first in range(0, len(llr), _AT_ONCE):
         part = slice(first, first + _AT_ONCE)
         seen = soft_bits(llr[part], received[: len(llr[part])])

@@ -35,11 +35,13 @@ class Polarisation:
         entropy: H(V_i | V^{i-1}, side), bits, shape (n,), in [0, 1]; a lower bound, exact for erasure laws.
         deficit: 1 - entropy, accurate also where it is tiny.
         certain: probability that V_i is determined by V^{i-1} and the side information, shape (n,).
+        error: probability that the likelier value of V_i given V^{i-1} and the side information is wrong, shape (n,).
     """
 
     entropy: Floats
     deficit: Floats
     certain: Floats
+    error: Floats
 
 
 def polarise(crossover: Floats, probs: Floats, levels: int) -> Polarisation:
@@ -63,7 +65,7 @@ def polarise(crossover: Floats, probs: Floats, levels: int) -> Polarisation:
     for _ in range(levels):
         mass = _polarise_once(mass, steps)
     bits = (entr(grid) + entr(1 - grid)) / math.log(2)
-    return Polarisation(entropy=bits @ mass, deficit=(1 - bits) @ mass, certain=mass[-1])
+    return Polarisation(entropy=bits @ mass, deficit=(1 - bits) @ mass, certain=mass[-1], error=grid @ mass)
 
 
 def variation_bound(divergence_bits: float) -> float:

@@ -228,12 +228,17 @@ def bit_levels(joint: Floats) -> tuple[Level, ...]:
 
 
 def _polarise_level(level: Level, log_length: int) -> Polarisation:
+    return polarise(*crossovers(level), log_length)
+
+
+def crossovers(level: Level) -> tuple[Floats, Floats]:
+    """The values of min(P(bit = 0 | a, prefix), P(bit = 1 | a, prefix)) and their probabilities."""
     crossover = 1 / (1 + np.exp(np.abs(level.llr)))
     crossover[np.abs(level.llr) == CERTAIN] = 0.0
     # Equal atoms act alike: the Corollary's thousands of states become two.
     values, place = np.unique(crossover.reshape(-1), return_inverse=True)
     probs = np.bincount(place, level.mass.reshape(-1)).astype(np.float64)
-    return polarise(values, probs, log_length)
+    return values, probs
 
 
 def _cheapest(costs: Floats, budget: float) -> Bools:

@@ -82,8 +82,8 @@ def encode_tokens(
     Raises:
         ValueError: shapes that do not fit the sets.
     """
-    _check_bits("messages", messages, (len(states), sets.message_bits))
-    _check_bits("keys", keys, (len(states), sets.key_bits))
+    check_bits("messages", messages, (len(states), sets.message_bits))
+    check_bits("keys", keys, (len(states), sets.key_bits))
     prefix = np.zeros(states.shape, dtype=np.int64)
     dead_ends = np.zeros(len(states), dtype=np.int64)
     for number, level in enumerate(code.encoder):
@@ -100,7 +100,7 @@ def decode_tokens(code: TokenCode, sets: IndexSets, received: Ints, keys: Ints) 
     Raises:
         ValueError: shapes that do not fit the sets.
     """
-    _check_bits("keys", keys, (len(received), sets.key_bits))
+    check_bits("keys", keys, (len(received), sets.key_bits))
     prefix = np.zeros(received.shape, dtype=np.int64)
     messages: list[Bits] = []
     for number, level in enumerate(code.decoder):
@@ -183,7 +183,12 @@ def _forced_values(sets: IndexSets, number: int, padded: Ints, fixed: Ints) -> B
     return word[:, sets.message[number] | sets.key[number]]
 
 
-def _check_bits(name: str, bits: Ints, shape: tuple[int, int]) -> None:
+def check_bits(name: str, bits: Ints, shape: tuple[int, int]) -> None:
+    """Refuse messages or keys of another shape.
+
+    Raises:
+        ValueError: the shape differs.
+    """
     if bits.shape != shape:
         raise ValueError(f"{name} must have shape {shape} (frames, bits), got {bits.shape}")
 

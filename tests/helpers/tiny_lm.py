@@ -8,8 +8,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from wm_env.lm.models.llada_config import LLaDAConfig
 from wm_env.lm.models.load import load_lm
-from wm_env.lm.models.network import LLaDAConfig, build_network
+from wm_env.lm.models.network import build_network
 from wm_env.lm.pretrain.checkpoint import save_lm
 
 LETTERS = bytes_to_unicode()

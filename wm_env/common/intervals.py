@@ -5,11 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import betaincinv
-from scipy.stats import t as student
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, tuple[float, float]]:
     """The mean of independent values, at least 2, and its t-interval."""
+    # scipy.stats takes long to import, and whoever counts errors does without it.
+    from scipy.stats import t as student
+
     data = np.asarray(values, dtype=np.float64)
     mean, error = float(data.mean()), float(data.std(ddof=1)) / math.sqrt(len(data))
     width = float(student.ppf((1 + confidence) / 2, len(data) - 1)) * error

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
 from wm_env.common.files import check_seed
@@ -141,6 +142,8 @@ class Options:
     """Chooses the windows and draws the continuations."""
     device: str = "cpu"
     """Where the model runs."""
+    arithmetic: Literal["exact", "float"] | None = None
+    """exact or float32 arithmetic; by default exact for LLaDA and Dream."""
 
 
 def quality_lines(options: Options) -> Iterator[str]:
@@ -160,7 +163,7 @@ def quality_lines(options: Options) -> Iterator[str]:
         raise ValueError(f"tokens={options.tokens}: texts are made of blocks of {BLOCK} tokens, give a multiple")
     check_seed(options.seed)
     prompts = () if options.prompts is None else read_prompt_file(options.prompts)[: options.samples]
-    lm = load_lm(options.model, device=options.device)
+    lm = load_lm(options.model, device=options.device, arithmetic=options.arithmetic)
     if options.text is not None:
         length = options.context + BLOCK
         windows = cut_windows(lm.tokenizer, options.text, length, options.windows, options.seed)

@@ -4,6 +4,7 @@ A receiver has the text, not the token ids, and one text has many tokenisations.
 blocks of equal bytes are one candidate, and a block that ends inside a character is none.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 def text_tokenizer(tokenizer: "PreTrainedTokenizerFast") -> TextTokenizer:
     """A tokenizer of transformers as one of plain text; what happens to the one later does not change the other."""
     return TextTokenizer(tokenizer.backend_tokenizer.to_str())
+
+
+def tokenizer_fingerprint(tokenizer: "PreTrainedTokenizerFast") -> str:
+    """SHA-256 of the serialised tokenizer."""
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
 def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Mapping[int, bytes]:

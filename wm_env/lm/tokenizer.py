@@ -22,6 +22,7 @@ class TextTokenizer:
 
     Attributes:
         content: the serialised tokenizer without what is left out.
+        whole: the serialised tokenizer.
         added: ids of the added tokens, special or not; no text has them.
     """
 
@@ -31,6 +32,7 @@ class TextTokenizer:
         Raises:
             ValueError: it is no tokenizer, or a random one (BPE dropout).
         """
+        self.whole = serialised
         try:
             values: dict[str, Any] = json.loads(serialised)
             self.added = frozenset(int(token["id"]) for token in values.get("added_tokens") or ())
@@ -49,6 +51,11 @@ class TextTokenizer:
             raise
         except Exception as error:  # the tokenizers library raises bare Exception on a malformed file
             raise ValueError(f"this is not a tokenizer: {first_line(error)}") from None
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """The ids of all tokens, added ones too."""
+        return self.added.union(self._vocabulary.values())
 
     @property
     def fingerprint(self) -> str:

@@ -42,9 +42,9 @@ with quitting_on_interrupt(__name__):
     from wm_env.lm.models.exact.quantise import W8, W24, Form
     from wm_env.lm.models.folder import EMBEDDED
     from wm_env.lm.models.llada import exact_shape
+    from wm_env.lm.models.llada_config import LLaDAConfig, tensor_names
     from wm_env.lm.models.load import load_lm
     from wm_env.lm.models.masked_lm import MaskedLM
-    from wm_env.lm.models.network import LLaDAConfig, tensor_names
     from wm_env.lm.models.stack import device_name
     from wm_env.lm.tokenizer import read_text_tokenizer
     from wm_env.tree import StateTree, shipped_tree
@@ -138,7 +138,8 @@ def numbers(lm: MaskedLM, tree: StateTree, published: Mapping[str, str]) -> Iter
 
 def _canvas_numbers(lm: MaskedLM) -> Iterator[Number]:
     for form, kind, network in embedded_networks(lm.banned.device):
-        yield Number(f"canvases, {form.name}", f"{kind} products", partial(canvas_digest, network, lm))
+        how = f"{kind}, fused" if network.steps == "fused" else f"{kind} products"
+        yield Number(f"canvases, {form.name}", how, partial(canvas_digest, network, lm))
 
 
 def embedded_networks(device: torch.device) -> Iterator[tuple[Form, Kind, ExactNetwork]]:

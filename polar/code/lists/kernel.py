@@ -152,7 +152,7 @@ def word_score(seen: Floats, word: Floats) -> float:
         if product < _SMALL:
             score += np.log(product)
             product = 1.0
-    return score + np.log(product)
+    return float(score + np.log(product))
 
 
 @compiled
@@ -163,6 +163,28 @@ def copy_path(source: int, target: int, soft_at: Ints, left_at: Ints, register: 
         left_at[level, target] = left_at[level, source]
     register[target] = register[source]
     chosen[target, :upto] = chosen[source, :upto]
+
+
+@compiled
+def _drop_unlikely(both: Floats, paths: int) -> None:
+    """Set all but the `paths` largest of the scores to -inf; of equal ones the first are kept.
+
+    Scores lie in pairs, the larger first.
+    """
+    if len(both) <= paths:
+        return
+    likelier, other = both[::2], both[1::2]
+    if len(likelier) == paths and other.max() < likelier.min():
+        # The usual case at good positions: every path goes on by its likelier value.
+        other[:] = -np.inf
+        return
+    bound = np.partition(both, len(both) - paths)[len(both) - paths]
+    spare = paths - np.sum(both > bound)
+    for number in range(len(both)):
+        if both[number] == bound and spare > 0:
+            spare -= 1
+        elif both[number] <= bound:
+            both[number] = -np.inf
 
 
 @compiled
@@ -191,20 +213,7 @@ def _fork(
         distance = abs(soft[soft_at[0, path], 1])
         both[2 * path] = score[path] + np.log((1.0 + distance) / 2)
         both[2 * path + 1] = score[path] + np.log(max((1.0 - distance) / 2, _LEAST))
-    kept = min(2 * active, paths)
-    bound, spare = -np.inf, 2 * active
-    if kept < 2 * active:
-        bound = np.partition(both[: 2 * active], 2 * active - kept)[2 * active - kept]
-        spare = kept - np.sum(both[: 2 * active] > bound)
-    # Of continuations at the bound the first ones are kept.
-    for number in range(2 * active):
-        if both[number] == bound:
-            if spare > 0:
-                spare -= 1
-            else:
-                both[number] = -np.inf
-        elif both[number] < bound:
-            both[number] = -np.inf
+    _drop_unlikely(both[: 2 * active], paths)
     place = 0
     for path in range(active):
         likelier, other = both[2 * path], both[2 * path + 1]
@@ -219,7 +228,7 @@ def _fork(
             place += 1
         elif likelier > -np.inf:
             _take(path, first, bit, likelier, taps, register, score, chosen, word)
-    return kept
+    return min(2 * active, paths)
 
 
 @compiled

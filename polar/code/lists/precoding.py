@@ -69,6 +69,19 @@ def convolve(words: NDArray[np.integer], taps: int) -> Bits:
     return convolved
 
 
+def deconvolve(words: NDArray[np.integer], taps: int) -> Bits:
+    """W of V = W T, along the last axis; errors as of `convolve`."""
+    check_taps(taps)
+    found = np.zeros(words.shape, dtype=np.uint8)
+    delays = [delay for delay in range(1, taps.bit_length()) if taps >> delay & 1]
+    for i in range(words.shape[-1]):
+        found[..., i] = words[..., i]
+        for delay in delays:
+            if delay <= i:
+                found[..., i] ^= found[..., i - delay]
+    return found
+
+
 def check_taps(taps: int) -> None:
     """Refuse a convolution that cannot be undone bit by bit, or is longer than a register.
 

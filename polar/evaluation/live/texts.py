@@ -115,7 +115,7 @@ def cover_paths(tree: StateTree, prompts: Ints, rng: np.random.Generator) -> Tre
 
 
 @dataclass(frozen=True)
-class TextWriter:
+class TreeTextWriter:
     """The model that continues prompts.
 
     Attributes:
@@ -226,7 +226,7 @@ class KeyedPools:
         pool: token ids of the context -> pool.
     """
 
-    def __init__(self, writer: TextWriter, draws: int, key: bytes) -> None:
+    def __init__(self, writer: TreeTextWriter, draws: int, key: bytes) -> None:
         """`draws` is Q; the key belongs to this text alone."""
         settings = PoolSettings("sampled", writer.block_length, draws, writer.temperature, draws, draws, key)
 
@@ -240,7 +240,7 @@ class KeyedPools:
 
 
 def keyed_text(
-    writer: TextWriter, pools: KeyedPools, prompt: int, context: Context, rng: np.random.Generator
+    writer: TreeTextWriter, pools: KeyedPools, prompt: int, context: Context, rng: np.random.Generator
 ) -> Continuation:
     """A text whose blocks carry as many uniform bits as their pools can at total variation 0.
 

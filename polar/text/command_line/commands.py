@@ -159,10 +159,6 @@ def run_decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bo
     return True
 
 
-MARKED = 1e-3
-"""A text of a smaller p-value counts as marked."""
-
-
 def run_detect(options: Detect, key: Key, text: bytes) -> bool:
     """Print the score of a text and its marked parts; False if its p-value is `MARKED` or more.
 
@@ -171,7 +167,7 @@ def run_detect(options: Detect, key: Key, text: bytes) -> bool:
         OSError: the tokenizer is missing.
     """
     from polar.text.canonical import decoded
-    from polar.text.schemes.robust.messages import plain_forms
+    from polar.text.schemes.robust.messages import MARKED, plain_forms
     from polar.text.schemes.robust.reader import Receiver
     from polar.text.schemes.robust.settings import RobustSettings
 
@@ -180,7 +176,7 @@ def run_detect(options: Detect, key: Key, text: bytes) -> bool:
         raise ValueError(f"{options.text_file} is not UTF-8: give a text")
     settings = RobustSettings(options.payload_bits, clock=options.clock, use=options.sender)
     receiver = Receiver(key, _tokenizer(options.model), settings, range(options.search))
-    form = plain_forms(letters)[-1]
+    form = plain_forms(letters)[0]
     found = receiver.detect(form)
     tell(f"evidence {found.score:.1f} bits, p-value {found.p_value:.3g}")
     if found.p_value >= MARKED:

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Thread
+from pathlib import Path
+from threading import Barrier, Event, Thread
 
 import numpy as np
 import pytest
 import torch
+from encoder_networks import random_network
 from relative_files import write_encoder
+from tiny_lm import ALL_BYTES, write_lm
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM
 
@@ -117,6 +120,31 @@ def test_who_stops_early_gets_the_setting_back() -> None:
     assert next(results) == 0
     results.close()
     assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert", "exact", "float", "bfloat16"])
+def test_four_threads_get_what_one_gets(kind: str, tmp_path: Path) -> None:
+    """Each asks for positions of its own; the threads of torch are set and put back meanwhile."""
+    if kind in ("bert", "roberta", "modernbert"):
+        model = load_lm(write_encoder(tmp_path, random_network(kind)))
+    else:
+        asked = {"exact": {}, "float": {"arithmetic": "float"}, "bfloat16": {"dtype": torch.bfloat16}}
+        model = load_lm(write_lm(tmp_path, ALL_BYTES, ()), **asked[kind])
+    torch.set_num_threads(2)
+    canvases = torch.arange(10, 10 + 4 * 9 * 12).reshape(4, 9, 12) % 200 + 5
+    alone = [[model.log2_probs(canvas[None], place, 1.0) for place, canvas in enumerate(part)] for part in canvases]
+    begin = Barrier(4)
+
+    def ask(part: Tensor) -> list[Tensor]:
+        begin.wait()
+        return [model.log2_probs(canvas[None], place, 1.0) for place, canvas in enumerate(part)]
+
+    for _ in range(3):
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(ask, canvases))
+        for one, other in zip(alone, together, strict=True):
+            assert all(torch.equal(first, second) for first, second in zip(one, other, strict=True))
+    assert torch.get_num_threads() == 2
 
 
 def in_a_new_thread(work: Callable[[], int]) -> int:

@@ -3,12 +3,16 @@
 import json
 
 import pytest
+from relative_files import encoder_tokenizer, word_piece_tokenizer
 from repository import ROOT
 from tiny_lm import tokenizer_of, write_lm
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from polar.text.command_line.output import is_plain_text
+from wm_env.lm.models.checkpoint_tokenizer import checkpoint_tokenizer, read_tokenizer
+from wm_env.lm.models.folder import EMBEDDED
 from wm_env.lm.models.load import load_lm
+from wm_env.lm.text import text_tokenizer, tokenizer_fingerprint
 from wm_env.lm.tokenizer import TextTokenizer, byte_alphabet, read_text_tokenizer
 
 TOKENS = (b"a", b"b", b" ", b"ab", b"<", b"s", b">", b"  ")
@@ -89,6 +93,30 @@ def test_others_who_change_a_tokenizer_change_no_texts(tmp_path):
     again = load_lm(tmp_path / "lm")
     again.tokenizer.backend_tokenizer.enable_truncation(1)
     assert again.encode("abab") == expected, "also where it was changed before the first use"
+
+
+def test_what_needs_no_transformers_is_what_transformers_reads(tmp_path, monkeypatch):
+    folders = [EMBEDDED, write_lm(tmp_path / "lm", TOKENS, MERGES), write_lm(tmp_path / "named", TOKENS, MERGES)]
+    for name, tokenizer in {"encoder": encoder_tokenizer(), "words": word_piece_tokenizer(("a",))}.items():
+        tokenizer.save_pretrained(tmp_path / name)
+        folders.append(tmp_path / name)
+    settings = tmp_path / "named" / "tokenizer_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "bos_token": "<|new|>"}))
+    for folder in folders:
+        theirs, ours = read_tokenizer(folder), checkpoint_tokenizer(folder)
+        assert ours.fingerprint == tokenizer_fingerprint(theirs)
+        assert ours.text.ids == set(theirs.get_vocab().values())
+        assert ours.text.added == theirs.added_tokens_decoder.keys()
+        assert ours.text.content == text_tokenizer(theirs).content
+
+    def refuse(folder):
+        raise AssertionError("transformers was used")
+
+    monkeypatch.setattr("wm_env.lm.models.checkpoint_tokenizer.read_tokenizer", refuse)
+    for folder in folders[:2]:
+        checkpoint_tokenizer(folder)
+    with pytest.raises(AssertionError):  # its new token stands in the settings alone
+        checkpoint_tokenizer(folders[2])
 
 
 def test_the_embedded_model_s_tokenizer_is_read_alike_with_and_without_transformers():

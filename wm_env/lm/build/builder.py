@@ -28,9 +28,9 @@ from wm_env.lm.build.options import BuildOptions
 from wm_env.lm.build.partial import Context, delete_parts, parts_folder, recorded_rows
 from wm_env.lm.build.progress import build_progress
 from wm_env.lm.build.states import Grown, encode_prompts, grow_tree, pool_law
-from wm_env.lm.models.forward import can_compile, is_layer_stack
+from wm_env.lm.models.forward import can_compile
 from wm_env.lm.models.load import checked_device, dtype_named, load_lm
-from wm_env.lm.models.masked_lm import MaskedLM, compiled_lm
+from wm_env.lm.models.masked_lm import MaskedLM, compiled_lm, is_layer_stack
 from wm_env.lm.pools.candidates import check_pool_size
 from wm_env.lm.pools.settings import PoolSettings
 from wm_env.lm.prompts import read_prompts

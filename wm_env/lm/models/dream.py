@@ -14,12 +14,13 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
 
 from wm_env.common.files import fingerprint
+from wm_env.lm.models.checkpoint_tokenizer import checkpoint_tokenizer
 from wm_env.lm.models.exact.network import ExactNetwork
 from wm_env.lm.models.exact.weights import ExactShape
 from wm_env.lm.models.llada import exact_logits, llada_logits, open_network
-from wm_env.lm.models.masked_lm import MaskedLM, banned_ids, tokenizer_fingerprint
-from wm_env.lm.models.network import ATTENTION, check_size
-from wm_env.lm.models.weights import read_tokenizer
+from wm_env.lm.models.llada_config import check_size
+from wm_env.lm.models.masked_lm import MaskedLM, banned_ids
+from wm_env.lm.models.network import ATTENTION
 
 _REQUIRED: Mapping[str, object] = {
     "architectures": ["DreamModel"],
@@ -48,7 +49,7 @@ def load_dream(folder: Path, values: Mapping[str, Any], name: str, device: str, 
         OSError: files are missing.
     """
     shape = _checked(values)
-    tokenizer = read_tokenizer(folder)
+    tokenizer = checkpoint_tokenizer(folder)
     mask_id, size = int(shape["mask_token_id"]), int(shape["vocab_size"])
     sizes = exact_dream(values)
     names = {key: key for key, _, _ in sizes.tensors()}
@@ -59,13 +60,14 @@ def load_dream(folder: Path, values: Mapping[str, Any], name: str, device: str, 
             network.model.rotary_emb = Qwen2RotaryEmbedding(_qwen2(shape))
     return MaskedLM(
         network=network,
-        tokenizer=tokenizer,
+        text_tokenizer=tokenizer.text,
+        open_tokenizer=tokenizer.open,
         name=name,
         mask_id=mask_id,
-        banned=banned_ids(mask_id, size, tokenizer).to(device),
+        banned=banned_ids(mask_id, size, tokenizer.text).to(device),
         max_length=int(shape["max_position_embeddings"]),
         fingerprint=fingerprint({}, {"kind": "Dream", "config": shape, "tensors": digests}),
-        tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
+        tokenizer_fingerprint=tokenizer.fingerprint,
         logits_at=shifted_logits if isinstance(network, PreTrainedModel) else shifted_exact_logits,
     )
 

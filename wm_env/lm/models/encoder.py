@@ -14,6 +14,7 @@ says `wm_env.lm.text`: tokenizers may be byte-level BPE (RoBERTa, ModernBERT) or
 """
 
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -27,8 +28,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING, 
 from transformers.utils import logging
 
 from wm_env.common.files import fingerprint, first_line
-from wm_env.lm.models.masked_lm import MaskedLM, banned_ids, tokenizer_fingerprint
-from wm_env.lm.models.weights import owned, read_tokenizer, stored_tensors, tensor_digest
+from wm_env.lm.models.checkpoint_tokenizer import checkpoint_tokenizer
+from wm_env.lm.models.masked_lm import MaskedLM, banned_ids
+from wm_env.lm.models.weights import owned, stored_tensors, tensor_digest
 
 _OF_OTHER_HEADS = ("pooler.", "seq_relationship.", "position_ids")
 """Parts of names of tensors that checkpoints hold for other tasks than filling in masks, or that are constants."""
@@ -50,7 +52,8 @@ def load_encoder(folder: Path, values: Mapping[str, Any], name: str, device: str
         ValueError: configuration, tensors or tokenizer are not what is implemented here.
         OSError: files are missing.
     """
-    tokenizer = read_tokenizer(folder)
+    made = checkpoint_tokenizer(folder)
+    tokenizer = made.open()
     mask_id = tokenizer.mask_token_id
     if mask_id is None:
         raise ValueError(f"{folder}: the tokenizer names no mask token; tokenizer_config.json should have mask_token")
@@ -60,23 +63,51 @@ def load_encoder(folder: Path, values: Mapping[str, Any], name: str, device: str
     before, after = surroundings(tokenizer)
     size = network.get_output_embeddings().weight.shape[0]
     shape = {key: value for key, value in values.items() if key not in ("transformers_version", "_name_or_path")}
-    banned = banned_ids(mask_id, size, tokenizer)
+    banned = banned_ids(mask_id, size, made.text)
     banned[[number for token, number in tokenizer.get_vocab().items() if _RESERVED.fullmatch(token)]] = True
     return MaskedLM(
         network=network,
-        tokenizer=tokenizer,
+        text_tokenizer=made.text,
+        open_tokenizer=made.open,
         name=name,
         mask_id=mask_id,
         banned=banned.to(device),
         max_length=_positions(network) - len(before) - len(after),
         fingerprint=fingerprint({}, {"kind": "encoder", "config": shape, "tensors": digests}),
-        tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
-        logits_at=partial(encoder_logits, before=before, after=after),
+        tokenizer_fingerprint=made.fingerprint,
+        logits_at=partial(encoder_logits, before=before, after=after, cut=Cut(network)),
     )
 
 
+class Cut:
+    """Cuts what the last matrix of a network is given to one position: a place of its own for each thread."""
+
+    def __init__(self, network: PreTrainedModel) -> None:
+        self._own = threading.local()
+        network.get_output_embeddings().register_forward_pre_hook(self._cut)
+
+    @contextmanager
+    def at(self, place: int) -> Iterator[None]:
+        """Within the context the passes of this thread are cut to `place`."""
+        self._own.place = place
+        try:
+            yield
+        finally:
+            del self._own.place
+
+    def _cut(self, _: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        place = getattr(self._own, "place", None)
+        return arguments if place is None else (arguments[0][:, place : place + 1], *arguments[1:])
+
+
 def encoder_logits(
-    network: PreTrainedModel, canvas: Tensor, position: int, *, before: tuple[int, ...], after: tuple[int, ...]
+    network: PreTrainedModel,
+    canvas: Tensor,
+    position: int,
+    *,
+    before: tuple[int, ...],
+    after: tuple[int, ...],
+    cut: Cut,
 ) -> Tensor:
     """Logits of the token at `position` of the canvas, shape (N, V), with special tokens before and after the canvas.
 
@@ -84,16 +115,8 @@ def encoder_logits(
     """
     rows = len(canvas)
     edges = [torch.tensor(ids, dtype=canvas.dtype, device=canvas.device).expand(rows, -1) for ids in (before, after)]
-    place = len(before) + position
-
-    def cut(_: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return arguments[0][:, place : place + 1], *arguments[1:]
-
-    hook = network.get_output_embeddings().register_forward_pre_hook(cut)
-    try:
+    with cut.at(len(before) + position):
         logits: Tensor = network(input_ids=torch.cat([edges[0], canvas, edges[1]], dim=1)).logits
-    finally:
-        hook.remove()
     return logits[:, 0]
 
 

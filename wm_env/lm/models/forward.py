@@ -53,11 +53,6 @@ def _rotated(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return rotated
 
 
-def is_layer_stack(network: PreTrainedModel) -> bool:
-    """Whether the network has the parts that `hidden_at` runs: those of Llama and Qwen2 are, encoders are not."""
-    return hasattr(network.base_model, "layers") and hasattr(network, "lm_head")
-
-
 def compile_layers(network: PreTrainedModel) -> None:
     """Let torch.compile fuse what stands between the matrix products of a layer: norms, rotation, SiLU, sums.
 

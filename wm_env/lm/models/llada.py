@@ -7,24 +7,28 @@ relatives by name.
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from wm_env.common.files import fingerprint
+from wm_env.lm.models.checkpoint_tokenizer import checkpoint_tokenizer
 from wm_env.lm.models.exact.checkpoint import check_digests, open_source, stored_form
 from wm_env.lm.models.exact.network import ExactNetwork
 from wm_env.lm.models.exact.weights import ExactShape, float_tensors
-from wm_env.lm.models.forward import hidden_at
-from wm_env.lm.models.masked_lm import MaskedLM, Network, banned_ids, tokenizer_fingerprint
-from wm_env.lm.models.network import LLaDAConfig, build_network, tensor_names
-from wm_env.lm.models.weights import load_tensors, owned, read_tokenizer
+from wm_env.lm.models.llada_config import LLaDAConfig, tensor_names
+from wm_env.lm.models.masked_lm import MaskedLM, Network, banned_ids
+from wm_env.lm.models.weights import load_tensors, owned
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
-def llada_logits(network: PreTrainedModel, canvas: Tensor, position: int) -> Tensor:
+def llada_logits(network: "PreTrainedModel", canvas: Tensor, position: int) -> Tensor:
     """Logits of the token at `position`, shape (N, V); no other position leaves the last layer."""
+    from wm_env.lm.models.forward import hidden_at
+
     logits: Tensor = network.lm_head(hidden_at(network, canvas, position))
     return logits
 
@@ -55,23 +59,28 @@ def load_llada(folder: Path, values: Mapping[str, Any], name: str, device: str, 
     `dtype` None is exact arithmetic.
     """
     config = LLaDAConfig.from_json(values)
-    tokenizer = read_tokenizer(folder)
+    tokenizer = checkpoint_tokenizer(folder)
     names = tensor_names(config)
-    network, digests = open_network(
-        folder, values, exact_shape(config), names, device, dtype, lambda: build_network(config, "meta")
-    )
-    if isinstance(network, PreTrainedModel) and config.weight_tying:
+
+    def build() -> "PreTrainedModel":
+        from wm_env.lm.models.network import build_network
+
+        return build_network(config, "meta")
+
+    network, digests = open_network(folder, values, exact_shape(config), names, device, dtype, build)
+    if not isinstance(network, ExactNetwork) and config.weight_tying:
         network.lm_head.weight = network.model.embed_tokens.weight
     return MaskedLM(
         network=network,
-        tokenizer=tokenizer,
+        text_tokenizer=tokenizer.text,
+        open_tokenizer=tokenizer.open,
         name=name,
         mask_id=config.mask_token_id,
-        banned=banned_ids(config.mask_token_id, config.embedding_size, tokenizer).to(device),
+        banned=banned_ids(config.mask_token_id, config.embedding_size, tokenizer.text).to(device),
         max_length=config.max_sequence_length,
         fingerprint=fingerprint({}, {"config": asdict(config), "tensors": digests}),
-        tokenizer_fingerprint=tokenizer_fingerprint(tokenizer),
-        logits_at=llada_logits if isinstance(network, PreTrainedModel) else exact_logits,
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        logits_at=exact_logits if isinstance(network, ExactNetwork) else llada_logits,
     )
 
 
@@ -82,7 +91,7 @@ def open_network(
     names: Mapping[str, str],
     device: str,
     dtype: torch.dtype | None,
-    build: Callable[[], PreTrainedModel],
+    build: Callable[[], "PreTrainedModel"],
 ) -> tuple[Network, dict[str, str]]:
     """The network of a checkpoint, and the digests of its tensors by stored name.
 

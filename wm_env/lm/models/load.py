@@ -6,24 +6,27 @@ transformers' own classes.
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from transformers import PreTrainedTokenizerFast
 
 from wm_env.common.files import first_line, read_json
 from wm_env.common.json_values import read_as
-from wm_env.lm.models.dream import exact_dream, load_dream
-from wm_env.lm.models.encoder import is_encoder, load_encoder
+from wm_env.lm.models.checkpoint_tokenizer import read_tokenizer
 from wm_env.lm.models.exact.checkpoint import open_source, write_integers
 from wm_env.lm.models.exact.quantise import Form
 from wm_env.lm.models.folder import find_model
 from wm_env.lm.models.llada import exact_shape, load_llada
+from wm_env.lm.models.llada_config import LLaDAConfig, tensor_names
 from wm_env.lm.models.masked_lm import MaskedLM
-from wm_env.lm.models.network import LLaDAConfig, tensor_names
-from wm_env.lm.models.weights import read_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 Arithmetic = Literal["exact", "float"]
+
+_DECODERS = ("llada", "Dream")
+"""Values of model_type that are no encoders."""
 
 
 def load_lm(
@@ -62,20 +65,36 @@ def load_lm(
     folder = find_model(source)
     values = _read_config(folder)
     kind = read_as(str, values.get("model_type", "llada"), folder / "config.json", "model_type")
-    if is_encoder(values):
-        if arithmetic == "exact":
-            raise ValueError(f"{source} is an encoder: there is no exact arithmetic for it, use float")
-        return load_encoder(folder, values, str(source), device, dtype or torch.float64)
+    if kind not in _DECODERS:
+        return _load_other(folder, values, str(source), device, dtype, arithmetic)
     if arithmetic == "float":
         dtype = dtype or torch.float32
     if kind == "Dream":
+        from wm_env.lm.models.dream import load_dream
+
         return load_dream(folder, values, str(source), device, dtype)
-    if kind != "llada":
+    return load_llada(folder, values, str(source), device, dtype)
+
+
+def _load_other(
+    folder: Path,
+    values: dict[str, Any],
+    name: str,
+    device: str,
+    dtype: torch.dtype | None,
+    arithmetic: Arithmetic | None,
+) -> MaskedLM:
+    """An encoder."""
+    from wm_env.lm.models.encoder import is_encoder, load_encoder
+
+    if not is_encoder(values):
         raise ValueError(
-            f"{folder / 'config.json'}: model_type {kind!r} with architectures "
+            f"{folder / 'config.json'}: model_type {values.get('model_type')!r} with architectures "
             f"{values.get('architectures')!r} is not read; LLaDA, Dream and the ForMaskedLM classes of transformers are"
         )
-    return load_llada(folder, values, str(source), device, dtype)
+    if arithmetic == "exact":
+        raise ValueError(f"{name} is an encoder: there is no exact arithmetic for it, use float")
+    return load_encoder(folder, values, name, device, dtype or torch.float64)
 
 
 def write_integer_model(source: str | Path, out: Path, form: Form) -> list[Path]:
@@ -87,9 +106,12 @@ def write_integer_model(source: str | Path, out: Path, form: Form) -> list[Path]
     """
     folder = find_model(source)
     values = _read_config(folder)
-    if is_encoder(values):
-        raise ValueError(f"{source} is an encoder: only LLaDA and Dream have exact arithmetic")
-    if values.get("model_type") == "Dream":
+    kind = values.get("model_type", "llada")
+    if kind not in _DECODERS:
+        raise ValueError(f"{source} has model_type {kind!r}: only LLaDA and Dream have exact arithmetic")
+    if kind == "Dream":
+        from wm_env.lm.models.dream import exact_dream
+
         shape = exact_dream(values)
         names = {name: name for name, _, _ in shape.tensors()}
     else:
@@ -105,7 +127,7 @@ def dtype_named(name: str | None) -> torch.dtype | None:
     return formats[name]
 
 
-def load_tokenizer(source: str | Path) -> PreTrainedTokenizerFast:
+def load_tokenizer(source: str | Path) -> "PreTrainedTokenizerFast":
     """The tokenizer of a model that `load_lm` knows under the same name, without its weights.
 
     Raises:

@@ -1,22 +1,21 @@
 """A masked language model ready for the chain rule, whatever network it is."""
 
-import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from wm_env.common.threads import torch_threads
 from wm_env.lm.models.exact.law import bits_of, log2_ticks
 from wm_env.lm.models.exact.network import VERSION, ExactNetwork
-from wm_env.lm.models.forward import compile_layers, is_layer_stack
-from wm_env.lm.text import text_tokenizer
 from wm_env.lm.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 Network: TypeAlias = "PreTrainedModel | ExactNetwork"
 
@@ -31,17 +30,20 @@ GUARD_STEP = 2.0**-16
 class MaskedLM:
     """A masked-diffusion LM with what the chain rule needs.
 
-    `banned` marks, over all V rows of the LM head, what no text may contain: the mask, ids without a token, and every
-    special or reserved token. `fingerprint` covers the configuration and all tensors as stored, so it names the model
-    whatever the device and dtype it runs in. `logits_at` is how the network is asked: relatives of LLaDA differ in it.
-    `compiled` says that torch.compile made the kernels of the layers, which changes the last bits of what they return.
+    `banned` marks, over all V rows of the LM head, what no text may contain: the mask, ids without a token, and
+    every special or reserved token. `fingerprint` covers the configuration and all tensors as stored, so it names
+    the model whatever the device and dtype it runs in. `text_tokenizer` turns text into tokens; `open_tokenizer`
+    makes that of transformers, which few need and which takes seconds to import. `logits_at` is how the network is
+    asked: relatives of LLaDA differ in it. `compiled` says that torch.compile made the kernels of the layers, which
+    changes the last bits of what they return.
 
     An exact network (`wm_env.lm.models.exact`) gives the same law on every machine; one of transformers a law whose
     last bits depend on device, number format and software.
     """
 
     network: Network
-    tokenizer: PreTrainedTokenizerFast
+    text_tokenizer: TextTokenizer
+    open_tokenizer: Callable[[], "PreTrainedTokenizerFast"]
     name: str
     mask_id: int
     banned: Tensor
@@ -123,9 +125,9 @@ class MaskedLM:
             raise ValueError(f"temperature={temperature}: too small for the logits of {self.name}") from None
 
     @cached_property
-    def text_tokenizer(self) -> TextTokenizer:
-        """The tokenizer of plain text, made once; `tokenizer` may be changed by others meanwhile."""
-        return text_tokenizer(self.tokenizer)
+    def tokenizer(self) -> "PreTrainedTokenizerFast":
+        """The tokenizer of transformers, made once; what others change in it changes no texts here."""
+        return self.open_tokenizer()
 
     def encode(self, text: str) -> list[int]:
         """The token ids of `text`, nothing added.
@@ -161,30 +163,34 @@ def compiled_lm(lm: MaskedLM) -> MaskedLM:
     """
     if isinstance(lm.network, ExactNetwork):
         raise ValueError(f"{lm.name} is computed exactly, which a compiler would not: load it with arithmetic='float'")
+    from wm_env.lm.models.forward import compile_layers
+
     if not is_layer_stack(lm.network):
         raise ValueError(f"{lm.name} is a {type(lm.network).__name__}: only LLaDA and Dream are compiled")
     compile_layers(lm.network)
     return replace(lm, compiled=True)
 
 
-def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
-    """SHA-256 of the serialised tokenizer."""
-    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+def is_layer_stack(network: Network) -> bool:
+    """Whether a network of transformers has the parts that `wm_env.lm.models.forward.hidden_at` runs: those of Llama
+    and Qwen2 are, encoders are not.
+    """
+    return hasattr(network, "base_model") and hasattr(network.base_model, "layers") and hasattr(network, "lm_head")
 
 
-def banned_ids(mask_id: int, size: int, tokenizer: PreTrainedTokenizerFast) -> Tensor:
+def banned_ids(mask_id: int, size: int, tokenizer: TextTokenizer) -> Tensor:
     """(size,) bool over the rows of the LM head: the mask, ids without a token, and every token beside the text's.
 
     Raises:
         ValueError: the tokenizer has no such mask, or more ids than there are rows.
     """
-    vocabulary = set(tokenizer.get_vocab().values())
+    vocabulary = tokenizer.ids
     if mask_id not in vocabulary:
         raise ValueError(f"mask_token_id {mask_id} is no token of the tokenizer; they do not belong together")
     if max(vocabulary) >= size:
         raise ValueError(f"the tokenizer has id {max(vocabulary)}, the network only {size} embeddings")
     # LLaDA marks only some of its control tokens as special, but everything it *adds* to the BPE vocabulary is one.
-    text = vocabulary - set(tokenizer.added_tokens_decoder) - {mask_id}
+    text = vocabulary - tokenizer.added - {mask_id}
     banned = torch.ones(size, dtype=torch.bool)
     banned[sorted(text)] = False
     return banned

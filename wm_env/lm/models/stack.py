@@ -9,7 +9,6 @@ import platform
 from dataclasses import dataclass, replace
 
 import torch
-import transformers
 
 from wm_env.common.files import fingerprint
 from wm_env.lm.models.masked_lm import MaskedLM
@@ -55,6 +54,8 @@ def stack_of(lm: MaskedLM) -> Stack:
     stack = Stack(model=lm.fingerprint, tokenizer=lm.tokenizer_fingerprint, numbers=lm.number_format)
     if lm.is_exact:
         return stack
+    import transformers
+
     return replace(
         stack,
         device=device_name(lm.banned.device),

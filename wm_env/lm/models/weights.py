@@ -1,4 +1,4 @@
-"""Checkpoint folders: `config.json`, the tokenizer and the tensors of safetensors files, read as data.
+"""Checkpoint folders: the tensors of safetensors files, read as data.
 
 No code of a checkpoint is ever run and nothing is unpickled, so a folder from a stranger can at worst be refused.
 """
@@ -12,29 +12,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
-from wm_env.common.files import first_line, read_json
+from wm_env.common.files import read_json
 from wm_env.common.tensors import unreadable
-
-
-def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer in `folder`/tokenizer.json; of Dream, which has none, that of vocab.json and merges.txt.
-
-    Raises:
-        OSError: there are no such files.
-        ValueError: they hold no tokenizer.
-    """
-    kind, file = PreTrainedTokenizerFast, "tokenizer.json"
-    if not (folder / file).is_file():
-        if not ((folder / "merges.txt").is_file() and read_json(folder / "config.json").get("model_type") == "Dream"):
-            raise FileNotFoundError(f"{folder} holds no {file}; the model cannot read text without it")
-        # Dream took over Qwen2's tokenizer, in Qwen2's format, with other added tokens.
-        kind, file = Qwen2Tokenizer, "vocab.json"
-    try:
-        return kind.from_pretrained(folder)
-    except Exception as error:  # the tokenizers library raises bare Exception on a malformed file
-        raise ValueError(f"{folder / file} is not a tokenizer: {first_line(error)}") from None
 
 
 def checkpoint_files(folder: Path) -> list[Path]:

@@ -25,8 +25,7 @@ from torch import Tensor
 from wm_env.common.arrays import Floats, Ints
 from wm_env.common.threads import side_by_side
 from wm_env.lm.models.exact.law import log2_sum, masses, renormalised
-from wm_env.lm.models.forward import is_layer_stack
-from wm_env.lm.models.masked_lm import MaskedLM
+from wm_env.lm.models.masked_lm import MaskedLM, is_layer_stack
 from wm_env.lm.pools.settings import PoolSettings
 from wm_env.lm.text import is_text, spell
 
@@ -114,7 +113,7 @@ def forward_rows(
 def passes_at_once(lm: MaskedLM) -> int:
     """How many passes run side by side: on a CPU as many as torch may use threads, see `wm_env.common.threads`.
 
-    Encoders are cut to one position by a hook on the network, which only one pass at a time can set.
+    Networks of other kinds are asked for one pass at a time: whoever adds one need not make it safe for threads.
     """
     splits = lm.is_exact or is_layer_stack(lm.network)
     return torch.get_num_threads() if splits and lm.banned.device.type == "cpu" else 1

@@ -12,15 +12,15 @@ with quitting_on_interrupt(__name__):
     import tyro
     from transformers import PreTrainedTokenizerFast
 
-    from wm_env.lm.models.weights import read_tokenizer
-    from wm_env.lm.pretrain.checkpoint import Progress, save_tokenizer
+    from wm_env.lm.models.checkpoint_tokenizer import read_tokenizer
+    from wm_env.lm.pretrain.checkpoint import TrainingProgress, save_tokenizer
     from wm_env.lm.pretrain.cluster import Cluster
     from wm_env.lm.pretrain.corpus import TokenStream, interleave, load_or_tokenize, train_tokenizer
     from wm_env.lm.pretrain.recipe import Options
     from wm_env.lm.pretrain.training import run_pretraining
 
 
-def pretrain(options: Options) -> Progress:
+def pretrain(options: Options) -> TrainingProgress:
     """Run or continue a pre-training and return where it ended. See `Options`; call it in every process of a cluster.
 
     Raises:

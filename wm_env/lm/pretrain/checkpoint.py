@@ -22,7 +22,7 @@ from wm_env.lm.models.exact.checkpoint import format_values
 from wm_env.lm.models.exact.quantise import W8
 from wm_env.lm.models.exact.weights import FloatSource, integer_tensors, scale_name
 from wm_env.lm.models.llada import exact_shape
-from wm_env.lm.models.network import LLaDAConfig, tensor_names
+from wm_env.lm.models.llada_config import LLaDAConfig, tensor_names
 from wm_env.lm.models.weights import tensor_digest
 
 FORMAT = 1
@@ -79,7 +79,7 @@ def save_tokenizer(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """Where a run stands: steps done, seconds spent, the best validation in bits per token, and all validations."""
 
     step: int = 0
@@ -92,7 +92,7 @@ def save_progress(
     path: Path,
     network: LlamaForCausalLM,
     optimizers: Sequence[torch.optim.Optimizer],
-    progress: Progress,
+    progress: TrainingProgress,
     settings: Mapping[str, Any],
 ) -> None:
     """Write network, optimizer states, progress and settings, whole or not at all.
@@ -120,7 +120,7 @@ def load_progress(
     network: LlamaForCausalLM,
     optimizers: Sequence[torch.optim.Optimizer],
     settings: Mapping[str, Any],
-) -> Progress:
+) -> TrainingProgress:
     """Put a checkpoint's tensors into `network` and `optimizers` and return its progress.
 
     Raises:
@@ -153,7 +153,9 @@ def load_progress(
             owner[parameter].state[parameter] = {
                 key: value.to(parameter.device) if value.ndim else value for key, value in state.items()
             }
-    return Progress(about.step, about.seconds, float("inf") if about.best is None else about.best, about.history)
+    return TrainingProgress(
+        about.step, about.seconds, float("inf") if about.best is None else about.best, about.history
+    )
 
 
 @dataclass(frozen=True)

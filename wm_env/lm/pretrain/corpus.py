@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from wm_env.common.files import reading, write_atomically
 from wm_env.common.tensors import disk_errors, unreadable
-from wm_env.lm.models.masked_lm import tokenizer_fingerprint
+from wm_env.lm.text import tokenizer_fingerprint
 from wm_env.lm.text_files import read_lines
 
 START, END, MASK = "<|startoftext|>", "<|endoftext|>", "<|mdm_mask|>"

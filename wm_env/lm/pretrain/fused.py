@@ -13,7 +13,7 @@ from torch.nn import functional
 from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import rotate_half
 
-from wm_env.lm.models.network import LLaDAConfig
+from wm_env.lm.models.llada_config import LLaDAConfig
 from wm_env.lm.pretrain.objective import MaskedBatch, masked_loss, next_token_loss
 from wm_env.lm.pretrain.rounding import rounded
 

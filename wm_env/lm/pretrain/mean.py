@@ -16,9 +16,10 @@ with quitting_on_interrupt(__name__):
     import tyro
 
     from wm_env.common.files import read_json
+    from wm_env.lm.models.checkpoint_tokenizer import read_tokenizer
     from wm_env.lm.models.exact.checkpoint import FORMAT_KEYS
-    from wm_env.lm.models.network import LLaDAConfig, build_network
-    from wm_env.lm.models.weights import read_tokenizer
+    from wm_env.lm.models.llada_config import LLaDAConfig
+    from wm_env.lm.models.network import build_network
     from wm_env.lm.pretrain.checkpoint import save_integers
     from wm_env.lm.pretrain.training import load_start
 

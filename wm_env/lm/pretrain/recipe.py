@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wm_env.common.files import check_seed
-from wm_env.lm.models.network import LARGEST_SIZE
+from wm_env.lm.models.llada_config import LARGEST_SIZE
 from wm_env.lm.pretrain.objective import BLOCK
 
 CONTEXT = 48

@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 
 from wm_env.lm.models.exact.quantise import SMALLEST, W8
 from wm_env.lm.models.llada import exact_shape
-from wm_env.lm.models.network import LLaDAConfig
+from wm_env.lm.models.llada_config import LLaDAConfig
 
 
 def rounded(weight: Tensor) -> Tensor:

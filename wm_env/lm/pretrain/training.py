@@ -15,10 +15,11 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from wm_env.common.files import write_json
 from wm_env.common.progress import ProgressBar
 from wm_env.lm.models.llada import llada_logits
+from wm_env.lm.models.llada_config import REQUIRED_VALUES, LLaDAConfig
 from wm_env.lm.models.load import load_lm
-from wm_env.lm.models.masked_lm import MaskedLM, banned_ids, tokenizer_fingerprint
-from wm_env.lm.models.network import REQUIRED_VALUES, LLaDAConfig, build_network
-from wm_env.lm.pretrain.checkpoint import Progress, load_progress, save_integers, save_progress
+from wm_env.lm.models.masked_lm import MaskedLM, banned_ids
+from wm_env.lm.models.network import build_network
+from wm_env.lm.pretrain.checkpoint import TrainingProgress, load_progress, save_integers, save_progress
 from wm_env.lm.pretrain.cluster import Cluster
 from wm_env.lm.pretrain.corpus import MASK, TokenStream, draw_windows
 from wm_env.lm.pretrain.fused import FusedPass
@@ -27,6 +28,7 @@ from wm_env.lm.pretrain.objective import BLOCK, ResponsePlan, mask_batch, masked
 from wm_env.lm.pretrain.recipe import CONTEXT, Options, Shape
 from wm_env.lm.pretrain.rounding import rounded_state
 from wm_env.lm.quality import cut_windows, measure_quality
+from wm_env.lm.text import text_tokenizer, tokenizer_fingerprint
 
 # Reading the loss makes the host wait for the GPU; a CPU has nothing to run ahead of.
 _STEPS_BETWEEN_SYNCS = {"cuda": 50, "cpu": 1}
@@ -249,12 +251,14 @@ class Validation:
         self._plain = cut_windows(tokenizer, options.valid, length, 512, options.seed).to(device)
         self._plan = plan_responses(512, length, 1.0, 0.0, 0.0, device)
         self.network = build_network(trainer.config).to(device).requires_grad_(False).eval()
+        plain = text_tokenizer(tokenizer)
         self._lm = MaskedLM(
             network=self.network,
-            tokenizer=tokenizer,
+            text_tokenizer=plain,
+            open_tokenizer=lambda: tokenizer,
             name="the model in training",
             mask_id=trainer.config.mask_token_id,
-            banned=banned_ids(trainer.config.mask_token_id, trainer.config.embedding_size, tokenizer).to(device),
+            banned=banned_ids(trainer.config.mask_token_id, trainer.config.embedding_size, plain).to(device),
             max_length=trainer.config.max_sequence_length,
             fingerprint="",
             tokenizer_fingerprint="",
@@ -274,7 +278,7 @@ class Validation:
 
 def run_pretraining(
     options: Options, cluster: Cluster, tokenizer: PreTrainedTokenizerFast, stream: TokenStream
-) -> Progress:
+) -> TrainingProgress:
     """Train from the start or from a checkpoint to the end of the budget or a pause; returns where the run stands.
 
     The first process writes `checkpoint.safetensors`, `history.json` and, whenever the chain-rule bits per token on the
@@ -285,7 +289,7 @@ def run_pretraining(
     checkpoint = options.out / "checkpoint.safetensors"
     content = hashlib.sha256(stream.tokens.numpy().data).hexdigest()
     settings = {**options.settings(cluster.size), "tokens": content}
-    progress = Progress()
+    progress = TrainingProgress()
     if options.resume:
         progress = load_progress(checkpoint, trainer.network, trainer.optimizers, settings)
     clock = _Clock(options, progress.seconds)
@@ -322,11 +326,11 @@ def _agreed(plan: StepPlan, cluster: Cluster) -> StepPlan:
 
 def _record(
     validation: Validation,
-    progress: Progress,
+    progress: TrainingProgress,
     trainer: Trainer,
     tokenizer: PreTrainedTokenizerFast,
     report: "_Report",
-) -> Progress:
+) -> TrainingProgress:
     """Validate, note the figures, and store the rounded model if it is the best so far."""
     out = trainer.options.out
     figures = validation.figures()

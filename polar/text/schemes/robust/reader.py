@@ -169,8 +169,7 @@ class Receiver:
         return Reading(score, min(1.0, 2 * 2.0**-score), marked, spans, attempts=attempts)
 
     def _split(self, text: str) -> tuple[list[tuple[int, int]], SplitText]:
-        if len(text) > MOST_CHARACTERS:
-            raise ValueError(f"a text of {len(text)} characters: at most {MOST_CHARACTERS} are read, give a part of it")
+        check_length(text)
         tokens, spans = self._tokenizer.encode_with_spans(text)
         return spans, split_text(tokens, self._letters, self.settings.by_token)
 
@@ -182,6 +181,12 @@ class Receiver:
         stretch = Stretch(first, size, self.settings.payload_bits)
         begin = start_law(size, 0 if found.from_start else None)
         return Place(self._randomness, self._tables[found.table], text, stretch), begin
+
+
+def check_length(text: str) -> None:
+    """Raise ValueError for a text of more than `MOST_CHARACTERS`."""
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"a text of {len(text)} characters: at most {MOST_CHARACTERS} are read, give a part of it")
 
 
 def _part(words: SplitText, found: Found) -> slice:

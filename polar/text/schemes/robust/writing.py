@@ -60,7 +60,7 @@ def _reader(writing: Writing, scheme: "Robust") -> Reader:
         receiver = Receiver(keys.key, tokenizer, settings, range(keys.nonce, keys.nonce + 1))
         found = receiver.decode(form.decode("utf-8"))
         if found.payload != tuple(payload_of(writing.message, scheme.payload_bits)):
-            reason = f"{found.check_log2:.0f} bits of evidence at check places; a longer text has more (--tokens)"
+            reason = f"{found.check_log2:.0f} bits of evidence at check places; ask for more tokens"
             return Attempt(None, found.attempts, reason=reason)
         return Attempt(writing.message, found.attempts)
 

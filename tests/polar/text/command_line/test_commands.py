@@ -424,6 +424,29 @@ def test_help_keys_and_refusals_do_without_torch(tmp_path, arguments, code):
     assert finished.stderr.splitlines()[-1] == "imported: []"
 
 
+@pytest.mark.parametrize(
+    ("scheme", "also"), [("stream", []), ("block", ["scipy"]), ("parallel", ["scipy"]), ("robust", [])]
+)
+def test_a_model_in_exact_arithmetic_needs_torch_alone(tmp_path, model, scheme, also):
+    """Of scipy only the small parts: `scipy.stats` and `scipy.optimize` take half a second."""
+    run_command(tmp_path, ["keygen", "new.key"])
+    own = {
+        "block": "--candidates 16 --block-length 4",
+        "parallel": "--positions 8 --hash-bits 2 --effective-tokens 8 --bit-error 0.05 --temperature 1",
+        "robust": "--tokens 9",
+    }
+    flags = ["--scheme", scheme, "--key", "new.key", "--model", model, *own.get(scheme, "").split()]
+    prompt = ["--prompt", "the year"]
+    written = run_command(tmp_path, ["embed", *flags, *prompt, "--message", "user"])
+    assert written.returncode == (1 if scheme == "robust" else 0)  # 9 tokens hold no message of 32 bits
+    assert written.stderr.splitlines()[-1] == f"imported: {['torch', *also]}"
+    if scheme != "robust":
+        (tmp_path / "text").write_text(written.stdout)
+        read = run_command(tmp_path, ["decode", *flags, *(prompt if scheme != "parallel" else []), "text"])
+        assert (read.returncode, read.stdout) == (0, "user")
+        assert read.stderr.splitlines()[-1] == f"imported: {['torch'] * (scheme != 'parallel') + also}"
+
+
 def test_a_receiver_without_a_model_does_without_torch(tmp_path):
     run_command(tmp_path, ["keygen", "new.key"])
     (tmp_path / "text").write_text("the they there " * 9)
@@ -434,7 +457,18 @@ def test_a_receiver_without_a_model_does_without_torch(tmp_path):
 
 def run_command(folder, arguments):
     """The command in a process of its own, which tells what it imported."""
-    heavy = "[name for name in ('torch', 'transformers', 'scipy') if name in sys.modules]"
+    known = (
+        "torch",
+        "transformers",
+        "scipy",
+        "scipy.stats",
+        "scipy.optimize",
+        "pandas",
+        "sklearn",
+        "matplotlib",
+        "sympy",
+    )
+    heavy = f"[name for name in {known} if name in sys.modules]"
     code = (
         "import atexit, runpy, sys; "
         f"atexit.register(lambda: print('imported:', {heavy}, file=sys.stderr)); "

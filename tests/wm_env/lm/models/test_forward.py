@@ -9,10 +9,10 @@ from plain_llada import plain_logits
 from relative_files import dream_tensors, write_dream, write_encoder
 from transformers import BertConfig, BertForMaskedLM
 
-from wm_env.lm.models.forward import hidden_at, is_layer_stack
+from wm_env.lm.models.forward import hidden_at
+from wm_env.lm.models.llada_config import LLaDAConfig
 from wm_env.lm.models.load import load_lm
-from wm_env.lm.models.masked_lm import MaskedLM, compiled_lm
-from wm_env.lm.models.network import LLaDAConfig
+from wm_env.lm.models.masked_lm import MaskedLM, compiled_lm, is_layer_stack
 
 CANVAS = torch.tensor([[5, 100, MASK_ID, 200, MASK_ID, MASK_ID, 31], [1, 2, 3, 4, 5, 6, MASK_ID]])
 

@@ -10,9 +10,9 @@ from llada_files import MASK_ID, VOCABULARY, forward_written_out, random_tensors
 from safetensors.torch import load_file, save_file
 
 from wm_env.lm.models.folder import EMBEDDED
+from wm_env.lm.models.llada_config import llama_name
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.masked_lm import MaskedLM
-from wm_env.lm.models.network import llama_name
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,8 @@ import pytest
 import torch
 from llada_files import config_json, forward_written_out, random_tensors
 
-from wm_env.lm.models.network import FullPrecisionRotary, LLaDAConfig, build_network, llama_name, tensor_names
+from wm_env.lm.models.llada_config import LLaDAConfig, llama_name, tensor_names
+from wm_env.lm.models.network import FullPrecisionRotary, build_network
 
 
 def test_llada_8b_has_291_tensors_and_the_number_of_parameters_its_index_states() -> None:

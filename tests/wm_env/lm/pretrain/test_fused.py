@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from wm_env.lm.models.exact.quantise import W8, quantise_matrix
+from wm_env.lm.models.llada_config import LLaDAConfig
 from wm_env.lm.models.load import load_lm
-from wm_env.lm.models.network import LLaDAConfig, build_network
+from wm_env.lm.models.network import build_network
 from wm_env.lm.pretrain.checkpoint import save_integers
 from wm_env.lm.pretrain.corpus import train_tokenizer
 from wm_env.lm.pretrain.fused import FusedPass

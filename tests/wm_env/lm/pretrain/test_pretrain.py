@@ -19,7 +19,7 @@ from wm_env.lm.models.exact.quantise import W8, quantise_matrix
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.weights import read_tokenizer
 from wm_env.lm.pretrain.__main__ import main, pretrain
-from wm_env.lm.pretrain.checkpoint import Progress, load_progress, save_progress
+from wm_env.lm.pretrain.checkpoint import TrainingProgress, load_progress, save_progress
 from wm_env.lm.pretrain.cluster import Cluster
 from wm_env.lm.pretrain.corpus import tokenize, train_tokenizer
 from wm_env.lm.pretrain.recipe import Options
@@ -105,9 +105,9 @@ def test_a_continued_run_is_bit_for_bit_the_uninterrupted_one(options: Options, 
     straight = trained(options, alone, 6)
     first = trained(options, alone, 4)
     path = tmp_path / "checkpoint.safetensors"
-    save_progress(path, first.network, first.optimizers, Progress(step=4), {})
+    save_progress(path, first.network, first.optimizers, TrainingProgress(step=4), {})
     second = trained(options, alone, 0)
-    assert load_progress(path, second.network, second.optimizers, {}) == Progress(step=4)
+    assert load_progress(path, second.network, second.optimizers, {}) == TrainingProgress(step=4)
     for step in (4, 5):
         second.step(step, 1.0)
     for (name, parameter), other in zip(straight.network.named_parameters(), second.network.parameters(), strict=True):

@@ -22,10 +22,12 @@ from torch import Tensor
 LOG2_E = 1.4426950408889634
 """log2(e) as a float64 number."""
 
-_MAGIC_32, _MAGIC_64 = 1.5 * 2.0**23, 1.5 * 2.0**52
+MAGIC_FLOAT32 = 1.5 * 2.0**23
+"""x + M - M is the integer next to x, half to even, for float32 numbers below 2^22."""
+_MAGIC_64 = 1.5 * 2.0**52
 
-# A minimax polynomial of 2^f on |f| <= 1/2, relative error below 3e-6; float32 numbers, highest degree first.
-_EXP2_32 = (0.009582852944731712, 0.055906426161527634, 0.24024099111557007, 0.6931241750717163)
+EXP2_FLOAT32 = (0.009582852944731712, 0.055906426161527634, 0.24024099111557007, 0.6931241750717163)
+"""A minimax polynomial of 2^f on |f| <= 1/2, relative error below 3e-6; float32 numbers, highest degree first."""
 # ln(2)^k / k! for k = 13 down to 1, as float64 numbers: relative error of the sum below 2^-52 on |f| <= 1/2.
 _EXP2_64 = (
     *(1.3691488853904128e-12, 2.5678435993488206e-11, 4.445538271870811e-10, 7.054911620801121e-09),
@@ -53,10 +55,10 @@ def exp2_float32_(x: Tensor) -> Tensor:
     even), and f = x - (t - M); p = f c_4, then for k = 3, 2, 1: p = (p + c_k) f, where the sum and the product are
     rounded one after the other; p = p + 1. The result has p's bits with n added to the exponent.
     """
-    t = x + _MAGIC_32
-    x.sub_(t - _MAGIC_32)
-    p = x * _EXP2_32[0]
-    for coefficient in _EXP2_32[1:]:
+    t = x + MAGIC_FLOAT32
+    x.sub_(t - MAGIC_FLOAT32)
+    p = x * EXP2_FLOAT32[0]
+    for coefficient in EXP2_FLOAT32[1:]:
         p.add_(coefficient).mul_(x)
     p.add_(1.0)
     p.view(torch.int32).add_(t.view(torch.int32).bitwise_left_shift_(23))

@@ -77,14 +77,15 @@ class Product:
         """`operand(x, kind)` of (M, K) -> (M, N) float32."""
         if self._whole:
             return self._sum(operand, torch.int64).to(torch.float32)
-        rows = len(operand) // 2
         if self.size[1] <= _FLOAT32_COLUMNS:
             y = self._multiplied(operand, slice(None)).to(torch.float32)  # below 2^24 each
+            rows = len(y) // 2
             return torch.add(y[rows:], y[:rows], alpha=256)
-        y = self._multiplied(operand, slice(None)) if self._kind == "int8" else self._sum(operand, torch.float64)
-        # The kernel computes in float64 and stores float32, whatever the low halves are stored in.
-        whole = torch.empty((rows, self.size[0]), dtype=torch.float32, device=operand.device)
-        return torch.add(y[rows:], y[:rows].to(torch.float64), alpha=256, out=whole)
+        return whole(self.halves(operand) if self._kind == "int8" else self._sum(operand, torch.float64))
+
+    def halves(self, operand: Tensor) -> Tensor:
+        """The sums of an int8 product: (2 M, K) -> (2 M, N) int32, those of the high halves above those of the low."""
+        return self._multiplied(operand, slice(None))
 
     def _sum(self, operand: Tensor, dtype: torch.dtype) -> Tensor:
         """The sum over the parts of the columns; a single part is as it is."""
@@ -102,6 +103,14 @@ class Product:
             more = operand.new_zeros(_CUBLAS_ROWS - len(operand), operand.shape[1])
             return torch._int_mm(torch.cat((operand, more)), self._weight)[: len(operand)]
         return torch._int_mm(operand, self._weight)
+
+
+def whole(halves: Tensor) -> Tensor:
+    """(2 M, N) sums of high halves above those of low halves -> (M, N): float32(256 high + low)."""
+    rows = len(halves) // 2
+    # The kernel computes in float64 and stores float32, whatever the low halves are stored in.
+    y = torch.empty((rows, halves.shape[1]), dtype=torch.float32, device=halves.device)
+    return torch.add(halves[rows:], halves[:rows].to(torch.float64), alpha=256, out=y)
 
 
 def operand(x: Tensor, kind: Kind) -> Tensor:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from polar.text.schemes.robust.reading.passes import backward_pass, forward_pass
 from wm_env.common.arrays import Floats
 
 
@@ -102,56 +103,27 @@ def start_law(size: int, start: int | None = 0) -> Floats:
 
 
 class _Weights:
-    """Weights of going on after 0, 1, ... skipped words: after a word of the tape, and after an extra one."""
+    """An edit model as the passes take it."""
 
-    def __init__(self, model: EditModel, size: int) -> None:
+    def __init__(self, model: EditModel, length: int, size: int) -> None:
         lengths = model.more ** np.arange(MOST_SKIPPED)
         skips = np.concatenate([[1 - model.deleted], model.deleted * lengths / lengths.sum()])
-        self.after_tape = (1 - model.added - model.stray) * skips
-        self.after_extra = (1 - model.more) * skips
-        self.straight = self.after_tape[0]
-        self.after_kept = self.after_tape.copy()
-        self.after_kept[0] = 0.0
-        self.back = model.back / size
-
-
-class _Forward:
-    """The forward pass; every row of weights is divided by `scale`, so that it sums to 1."""
-
-    def __init__(self, ratios: Ratios, model: EditModel, begin: Floats) -> None:
-        length, size = ratios.known.shape
-        weights = _Weights(model, size)
-        self.known, self.unknown, self.scale = np.zeros((length, size)), np.zeros((length, size)), np.zeros(length)
-        outside, (kept, replaced, extra, stray) = 1.0, np.zeros((4, size))
-        straight = np.zeros(size)
-        for word in range(length):
-            enter = model.enter if word else model.start
-            jumped = (outside * enter) * begin
-            if word:
-                straight[1:] = weights.straight * kept[:-1]
-                jumped[1:] += np.convolve(kept, weights.after_kept)[: size - 1]
-                jumped[1:] += np.convolve(replaced, weights.after_tape)[: size - 1]
-                jumped[1:] += np.convolve(extra, weights.after_extra)[: size - 1]
-                jumped[1:] += weights.back * np.cumsum(stray)[:-1]
-            on_tape = kept + replaced
-            extra = model.more * extra + model.added * on_tape
-            stray = (1 - model.back) * stray + model.stray * on_tape
-            known = (1 - model.replaced) * straight * ratios.known[word]
-            unknown = (1 - model.replaced) * jumped * ratios.unknown[word]
-            kept, replaced = known + unknown, model.replaced * (straight + jumped)
-            outside *= 1 - enter
-            total = outside + (kept + replaced + extra + stray).sum()
-            kept, replaced, extra, stray, outside = (part / total for part in (kept, replaced, extra, stray, outside))
-            self.known[word], self.unknown[word], self.scale[word] = known / total, unknown / total, total
-
-    @property
-    def log2_evidence(self) -> float:
-        return float(np.log2(self.scale).sum())
+        after_tape = (1 - model.added - model.stray) * skips
+        self.straight = float(after_tape[0])
+        # To go on from a kept word to the next one is known, and counted apart.
+        after_kept = np.append(0.0, after_tape[1:])
+        self.skips = np.stack([after_kept, after_tape, (1 - model.more) * skips])
+        self.model = np.array(
+            [model.replaced, model.added, model.more, model.stray, model.back, model.back / size], dtype=np.float64
+        )
+        self.enter = np.full(length, model.enter)
+        self.enter[:1] = model.start
 
 
 def evidence(ratios: Ratios, model: EditModel, begin: Floats) -> float:
     """log2 of the e-value of a text, as `align` gives it."""
-    return _Forward(ratios, model, begin).log2_evidence
+    *_, scale = _forward(ratios, _Weights(model, *ratios.known.shape), begin)
+    return float(np.log2(scale).sum())
 
 
 def align(ratios: Ratios, model: EditModel, begin: Floats) -> Alignment:
@@ -162,35 +134,26 @@ def align(ratios: Ratios, model: EditModel, begin: Floats) -> Alignment:
         model: how often edits are.
         begin: law of the tape word of the first kept word.
     """
+    weights = _Weights(model, *ratios.known.shape)
+    known, unknown, scale = _forward(ratios, weights, begin)
+    backward_pass(ratios.known, ratios.unknown, weights.skips, weights.straight, weights.model, scale, known, unknown)
+    return Alignment(float(np.log2(scale).sum()), known, unknown)
+
+
+def _forward(ratios: Ratios, weights: _Weights, begin: Floats) -> tuple[Floats, Floats, Floats]:
+    """Weights of known and unknown words, and what each row was divided by so that all its weights sum to 1."""
     length, size = ratios.known.shape
-    forward = _Forward(ratios, model, begin)
-    weights = _Weights(model, size)
-    kept, replaced, extra, stray = np.ones((4, size))
-    for word in range(length - 1, 0, -1):
-        forward.known[word] *= kept
-        forward.unknown[word] *= kept
-        going = model.replaced * replaced
-        straight = _ahead((1 - model.replaced) * ratios.known[word] * kept + going)
-        jumped = _ahead((1 - model.replaced) * ratios.unknown[word] * kept + going)
-        aside = model.added * extra + model.stray * stray
-        kept, replaced, extra, stray = (
-            part / forward.scale[word]
-            for part in (
-                weights.straight * straight + _skipping(jumped, weights.after_kept) + aside,
-                _skipping(jumped, weights.after_tape) + aside,
-                _skipping(jumped, weights.after_extra) + model.more * extra,
-                weights.back * np.cumsum(jumped[::-1])[::-1] + (1 - model.back) * stray,
-            )
-        )
-    forward.known[0] *= kept
-    forward.unknown[0] *= kept
-    return Alignment(forward.log2_evidence, forward.known, forward.unknown)
-
-
-def _ahead(values: Floats) -> Floats:
-    return np.append(values[1:], 0.0)
-
-
-def _skipping(values: Floats, weights: Floats) -> Floats:
-    """sum_a weights[a] values[w + a]."""
-    return np.convolve(values[::-1], weights)[: len(values)][::-1]
+    known, unknown, scale = np.empty((length, size)), np.empty((length, size)), np.empty(length)
+    forward_pass(
+        ratios.known,
+        ratios.unknown,
+        begin,
+        weights.enter,
+        weights.skips,
+        weights.straight,
+        weights.model,
+        known,
+        unknown,
+        scale,
+    )
+    return known, unknown, scale

@@ -7,8 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polar.text.schemes.robust.randomness import LANES, Randomness
-from polar.text.schemes.robust.reading.likelihood import Likelihood, lead_ratios
-from polar.text.schemes.robust.tape import SEGMENT, SLOTS, levels
+from polar.text.schemes.robust.reading.filters import (
+    advance_scan,
+    advance_starts,
+    multiply_scan,
+    multiply_starts,
+)
+from polar.text.schemes.robust.reading.likelihood import LEAD_CELL, Likelihood
+from polar.text.schemes.robust.tape import SEGMENT, levels
 from polar.text.schemes.robust.words import SplitText
 from wm_env.common.arrays import Floats
 
@@ -57,9 +63,10 @@ def find_starts(randomness: Randomness, tables: Sequence[Likelihood], text: Spli
     reach = min(text.words + _BEHIND, SEGMENT)
     groups = (np.array(nonces)[:, None] * (SEGMENT // LANES) + np.arange(-(-reach // LANES))).reshape(-1)
     leads: dict[tuple[int, int], NDArray[np.uint16]] = {}
-    pilot = levels(1) == 0
+    pilot = np.ascontiguousarray((levels(1) == 0)[:reach].T)
+    lead_tables = np.stack([table.lead_ratio for table in tables], axis=1)
+    edits = np.array([_REPLACED, _ADDED, _DELETED])
     width = _BEFORE + _BEHIND
-    shift = np.arange(width) - _BEFORE
     weight = np.full((len(tables), len(nonces), width), 0.5 / width)
     weight[..., _BEFORE] += 0.5
     weight /= len(nonces)
@@ -68,21 +75,14 @@ def find_starts(randomness: Randomness, tables: Sequence[Likelihood], text: Spli
     for word in range(min(text.words, SEGMENT - _BEHIND)):
         ratio = np.ones(weight.shape)
         for token in range(starts[word], starts[word + 1]):
-            slot, kind = int(text.slot[token]), int(text.kind[token])
-            place = word + shift - bool(text.opens[token] and word)
-            which = np.flatnonzero((place >= 0) & (place < reach) & pilot[np.clip(place, 0, reach - 1), slot])
+            slot = int(text.slot[token])
+            first = word - _BEFORE - bool(text.opens[token] and word)
             if (name := (int(text.token[token]), slot)) not in leads:
                 row = randomness.pilot_leads(groups, np.array([slot]), text.token[token : token + 1])
                 leads[name] = row.reshape(len(nonces), -1)
-            values = leads[name][:, place[which]]
-            for number, table in enumerate(tables):
-                ratio[number][:, which] *= lead_ratios(table, kind, values)
-        weight *= (1 - _REPLACED) * ratio + _REPLACED
-        moved = (1 - _ADDED - _DELETED) * weight
-        moved[..., 1:] += _DELETED * weight[..., :-1]
-        moved[..., :-1] += _ADDED * weight[..., 1:]
-        total = moved.sum(axis=(1, 2))
-        weight, log2 = moved / total[:, None, None], log2 + np.log2(total)
+            multiply_starts(ratio, leads[name], pilot[slot], first, LEAD_CELL, lead_tables[text.kind[token]])
+        total = advance_starts(weight, ratio, edits)
+        log2 = log2 + np.log2(total)
         if word % 16 == 15 and (log2 + np.log2(weight.sum(axis=2).max(axis=1))).max() > _SURE:
             break
     best = int(log2.argmax())
@@ -127,29 +127,25 @@ def _filter(
     """
     size = SEGMENT * len(nonces)
     groups = np.arange(size // LANES) + nonces.start * (SEGMENT // LANES)
-    pilot = np.tile(levels(1) == 0, (len(nonces), 1))
-    places = [np.flatnonzero(pilot[:, slot]) for slot in range(SLOTS)]
-    known: dict[tuple[int, int], NDArray[np.uint16]] = {}
-    outside, weight = 1.0, np.zeros(size, dtype=np.float32)
+    places = [np.flatnonzero(np.tile(row == 0, len(nonces))) for row in levels(1).T]
+    known: dict[tuple[int, int], NDArray[np.int32]] = {}
+    edits = np.array([_REPLACED, _ADDED, _DELETED, _LEFT])
+    outside, weight, then = 1.0, np.zeros(size, dtype=np.float32), np.empty(size, dtype=np.float32)
     starts = np.append(np.flatnonzero(np.diff(text.word, prepend=-1)), len(text.token))
     for word in range(text.words):
-        moved = np.full(size, outside * _ENTER / size, dtype=np.float32)
-        moved[1:] += np.float32(1 - _ADDED - _DELETED - _LEFT) * weight[:-1]
-        moved[2:] += np.float32(_DELETED) * weight[:-2]
         ratio = np.ones(size, dtype=np.float32)
         for token in range(starts[word], starts[word + 1]):
-            slot, back = int(text.slot[token]), int(text.opens[token])
+            slot = int(text.slot[token])
             if (name := (int(text.token[token]), slot)) not in known:
                 leads = randomness.pilot_leads(groups, np.array([slot]), text.token[token : token + 1])[0]
-                known[name] = leads[places[slot]]
-            here = places[slot] + back
-            values = lead_ratios(likelihood, int(text.kind[token]), known[name])
-            inside = len(here) - int(here[-1] == size)
-            ratio[here[:inside]] *= values[:inside]
-        moved *= np.float32(1 - _REPLACED) * ratio + np.float32(_REPLACED)
-        moved += np.float32(_ADDED) * weight
+                known[name] = LEAD_CELL[leads[places[slot]]]
+            table = likelihood.lead_ratio[text.kind[token]]
+            multiply_scan(ratio, places[slot], int(text.opens[token]), known[name], table)
+        advance_scan(weight, then, ratio, outside * _ENTER / size, edits)
         outside = outside * (1 - _ENTER) + _LEFT * float(weight.sum())
-        total = outside + float(moved.sum())
-        weight, outside = moved / np.float32(total), outside / total
+        total = outside + float(then.sum())
+        weight, then = then, weight
+        weight /= np.float32(total)
+        outside /= total
         place = int(weight.argmax())
         yield total, float(np.log2(max(weight[place], 1e-30)) - np.log2(max(outside, 1e-300))), place

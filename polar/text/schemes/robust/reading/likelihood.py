@@ -48,7 +48,8 @@ def _lead_edges() -> Floats:
 
 
 _LEAD_EDGES = _lead_edges()
-_LEAD_CELL = (np.searchsorted(_LEAD_EDGES, np.arange(1 << 16), side="right") - 1).astype(np.int32)
+LEAD_CELL = (np.searchsorted(_LEAD_EDGES, np.arange(1 << 16), side="right") - 1).astype(np.int32)
+"""The cell of each lead, shape (2^16,)."""
 
 
 @dataclass(frozen=True)
@@ -104,5 +105,5 @@ def word_ratios(likelihood: Likelihood, kinds: Ints, words: Words) -> Singles:
 
 def lead_ratios(likelihood: Likelihood, kinds: Ints | int, leads: NDArray[np.uint16]) -> Singles:
     """The ratio of the leading 16 bits of pilots; `kinds`, that of the token, broadcasts with `leads`."""
-    index = _LEAD_CELL.take(leads, mode="clip") + np.int32(len(_LEAD_EDGES) - 1) * np.asarray(kinds, dtype=np.int32)
+    index = LEAD_CELL.take(leads, mode="clip") + np.int32(len(_LEAD_EDGES) - 1) * np.asarray(kinds, dtype=np.int32)
     return likelihood.lead_ratio.reshape(-1).take(index, mode="clip")

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from polar.text.schemes.robust.randomness import LANES, Randomness, Words
 from polar.text.schemes.robust.reading.alignment import Alignment, Ratios
 from polar.text.schemes.robust.reading.likelihood import Likelihood, Singles, lead_ratios, word_ratios
-from polar.text.schemes.robust.tape import SEGMENT, SLOTS, levels
-from polar.text.schemes.robust.words import KINDS, SplitText
+from polar.text.schemes.robust.tape import SEGMENT, levels
+from polar.text.schemes.robust.words import SplitText
 from wm_env.common.arrays import Floats, Ints
 
 LENGTHS = np.array([0.0, 0.62, 0.22, 0.10, 0.06])
@@ -79,36 +79,32 @@ class Field:
 
     Args:
         text: the words.
-        size: words of the stretch.
+        plain: of the tokens where they stand in the text, shape (tokens, size).
+        lengths: of the tokens that open words, if the word before has 1, 2, ... tokens on the tape, shape (lengths,
+            openers, size).
     """
 
-    def __init__(self, text: SplitText, size: int) -> None:
-        self._text = text
+    def __init__(self, text: SplitText, plain: Singles, lengths: Singles) -> None:
+        self._text, self._plain, self._lengths = text, plain, lengths
         self._openers = np.cumsum(text.opens) - 1
-        self._plain = np.ones((len(text.token), size), dtype=np.float32)
-        self._lengths = np.ones((len(LENGTHS), int(text.opens.sum()), size), dtype=np.float32)
 
     def put(self, pairs: Pairs, ratios: Singles) -> "Field":
         """A field that knows these ratios as well."""
-        field = Field.__new__(Field)
-        field._text, field._openers = self._text, self._openers
-        field._plain, field._lengths = self._plain.copy(), self._lengths.copy()
+        field = Field(self._text, self._plain.copy(), self._lengths.copy())
         plain = pairs.length == 0
         field._plain[pairs.index[plain], pairs.word[plain]] = ratios[plain]
         other = pairs.at(~plain)
-        field._lengths[other.length, self._openers[other.index], other.word] = ratios[~plain]
+        field._lengths[other.length - 1, self._openers[other.index], other.word] = ratios[~plain]
         return field
 
     def ratios(self) -> Ratios:
         """The ratios of whole words."""
-        text = self._text
-        logs = np.log2(self._plain)
-        unknown = logs.copy()
-        unknown[text.opens] = np.log2(np.tensordot(LENGTHS[1:].astype(np.float32), self._lengths[1:], 1))
-        unknown[text.opens, 0] = logs[text.opens, 0]
-        starts = np.flatnonzero(np.diff(text.word, prepend=-1))
-        known, unknown = (np.exp2(np.add.reduceat(part, starts, axis=0).astype(np.float64)) for part in (logs, unknown))
-        return Ratios(known, unknown)
+        opens = self._text.opens
+        known = self._plain.astype(np.float64)
+        unknown = known.copy()
+        unknown[opens, 1:] = np.tensordot(LENGTHS[1:].astype(np.float32), self._lengths[:, :, 1:], 1)
+        starts = np.flatnonzero(np.diff(self._text.word, prepend=-1))
+        return Ratios(np.multiply.reduceat(known, starts, axis=0), np.multiply.reduceat(unknown, starts, axis=0))
 
 
 @dataclass(frozen=True)
@@ -129,17 +125,24 @@ class Place:
 
     def pilots(self) -> Field:
         """What level 0 says, everywhere on the stretch."""
-        pairs = pairs_of(self.text, np.ones((self.text.words, self.stretch.size), dtype=np.bool_))
-        pairs = pairs.at(self.stretch.level[pairs.place, pairs.slot] == 0)
-        return Field(self.text, self.stretch.size).put(pairs, self._pilot_ratios(pairs))
+        text = self.text
+        openers = np.flatnonzero(text.opens)
+        lengths = np.arange(1, len(LENGTHS))
+        plain = self._pilot_rows(np.arange(len(text.token)), text.slot)
+        others = self._pilot_rows(np.tile(openers, len(lengths)), np.repeat(lengths, len(openers)))
+        first = self._pilot_rows(openers, np.zeros_like(openers))[:, 0]
+        # A token that opens a word stands at a place of the word before; the first word has none.
+        plain[openers, 1:] = plain[openers, :-1]
+        plain[openers, 0] = first
+        return Field(text, plain, _behind(others).reshape(len(lengths), len(openers), self.stretch.size))
 
-    def _pilot_ratios(self, pairs: Pairs) -> Singles:
-        token, kind = self.text.token[pairs.index], self.text.kind[pairs.index]
-        rows, row = np.unique((token * SLOTS + pairs.slot) * KINDS + kind, return_inverse=True)
-        token, slot, kind = rows // (KINDS * SLOTS), rows // KINDS % SLOTS, rows % KINDS
-        groups = np.arange(self.stretch.first // LANES, -(-(self.stretch.first + self.stretch.size) // LANES))
-        leads = self.randomness.pilot_leads(groups, slot, token)
-        return lead_ratios(self.likelihood, kind[row], leads[row, pairs.place])
+    def _pilot_rows(self, index: Ints, slot: Ints) -> Singles:
+        """The ratios of tokens at these slots of all words of the stretch, 1 above level 0: shape (m, size)."""
+        groups = np.arange(self.stretch.first // LANES, (self.stretch.first + self.stretch.size) // LANES)
+        leads = self.randomness.pilot_leads(groups, slot, self.text.token[index])
+        ratios = lead_ratios(self.likelihood, self.text.kind[index][:, None], leads)
+        ratios[self.stretch.level.T[slot] > 0] = 1
+        return ratios
 
     def ratios(self, pairs: Pairs, digests: Words) -> Singles:
         """The ratios of pairs at levels above 0, for payload beginnings that broadcast with them."""
@@ -151,6 +154,13 @@ class Place:
     def levels(self, pairs: Pairs) -> Ints:
         """The level of each pair's place."""
         return self.stretch.level[pairs.place, pairs.slot]
+
+
+def _behind(rows: Singles) -> Singles:
+    """The rows one word later; 1 at the first word."""
+    moved = np.ones_like(rows)
+    moved[:, 1:] = rows[:, :-1]
+    return moved
 
 
 def near_path(alignment: Alignment, reach: int) -> NDArray[np.bool_]:

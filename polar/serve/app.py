@@ -1,0 +1,154 @@
+"""The application: paths, refusals, and the page."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
+from fastapi_offline import FastAPIOffline
+from pebble import ProcessExpired
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from polar.serve import reading
+from polar.serve.bodies import BodyLimits
+from polar.serve.lanes import BusyError, GoneError, SlowError
+from polar.serve.messages import (
+    DetectionBody,
+    EmbedRequest,
+    MarkedText,
+    PlainRequest,
+    PlainText,
+    ProblemBody,
+    ReadingBody,
+    Status,
+    TextRequest,
+)
+from polar.serve.options import ServeLimits
+from polar.serve.service import Service
+from polar.serve.writing import TextWriter
+from wm_env.common.command import reason_of
+
+PAGE = Path(__file__).with_name("page")
+"""The page for people: files without anything from elsewhere."""
+
+LOCAL = ("127.0.0.1", "localhost")
+"""Names of the machine itself. A server that is only for it answers to no other, whatever a name server says."""
+
+_PAGE_HEADERS = {"Content-Security-Policy": "default-src 'self'", "X-Content-Type-Options": "nosniff"}
+
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ProblemBody} for status in (400, 408, 413, 422, 429, 500, 503)
+}
+
+_AGAIN = {"Retry-After": "5"}
+
+
+def make_app(service: Service, limits: ServeLimits, hosts: Sequence[str] = ("*",)) -> FastAPI:
+    """The application of a service.
+
+    Args:
+        service: what is served; it is closed with the application.
+        limits: of requests.
+        hosts: names that the server answers to; * is every one.
+    """
+
+    @asynccontextmanager
+    async def closing(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.close()
+
+    app = FastAPIOffline(
+        title="covert-watermark",
+        summary="Marked texts: written with a model and a key, read with the key alone",
+        redoc_url=None,
+        lifespan=closing,
+        responses=_REFUSALS,
+    )
+    _add_paths(app, service)
+    app.mount("/page", StaticFiles(directory=PAGE), name="page")
+    _add_refusals(app)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+    app.add_middleware(BodyLimits, most_bytes=limits.most_bytes, seconds=limits.receiving_seconds)
+    return app
+
+
+def _add_paths(app: FastAPI, service: Service) -> None:
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return FileResponse(PAGE / "index.html", headers=_PAGE_HEADERS)
+
+    @app.get("/status")
+    async def status() -> Status:
+        """What the server does, and what it takes."""
+        return service.status()
+
+    @app.post("/embed")
+    async def embed(request: Request, wanted: EmbedRequest) -> MarkedText:
+        """Write a text with a message."""
+        written = await service.write(request, TextWriter.marked, wanted)
+        service.note_nonce(written.nonce)
+        return written
+
+    @app.post("/plain")
+    async def plain(request: Request, wanted: PlainRequest) -> PlainText:
+        """Write a text of the same law without a message, to compare."""
+        return await service.write(request, TextWriter.plain, wanted)
+
+    @app.post("/decode")
+    async def decode(request: Request, wanted: TextRequest) -> ReadingBody:
+        """Read the message of a text."""
+        return await service.read(request, reading.read_message, wanted.text)
+
+    @app.post("/detect")
+    async def detect(request: Request, wanted: TextRequest) -> DetectionBody:
+        """Say whether a text is marked, and where. Quicker than to decode it, and only for the mark."""
+        return await service.read(request, reading.detect, wanted.text)
+
+
+def _add_refusals(app: FastAPI) -> None:
+    """Every refusal is one line of JSON."""
+
+    def refuse(kind: type[Exception], status: int, line: Callable[[Any], str], headers: dict[str, str]) -> None:
+        async def answer(request: Request, error: Exception) -> Response:
+            return JSONResponse({"error": line(error)}, status, headers)
+
+        app.add_exception_handler(kind, answer)
+
+    async def named(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return JSONResponse({"error": _one_line(error.detail)}, error.status_code, error.headers)
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        status, line = _what_is_invalid(error)
+        return JSONResponse({"error": line}, status)
+
+    app.add_exception_handler(HTTPException, named)
+    app.add_exception_handler(RequestValidationError, invalid)
+    refuse(ValueError, 422, _one_line, {})
+    refuse(BusyError, 429, str, _AGAIN)
+    refuse(SlowError, 503, str, _AGAIN)
+    refuse(GoneError, 503, str, {})
+    refuse(ProcessExpired, 503, lambda error: "the reader ran out of memory: give a part of the text", {})
+    refuse(RuntimeError, 422, _one_line, {})
+    refuse(OSError, 500, reason_of, {})
+
+
+def _what_is_invalid(error: RequestValidationError) -> tuple[int, str]:
+    """The status of a request that is not as it should be, and what is wrong with it first."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return 400, f"the request is no JSON: {_one_line(first['ctx']['error'])}"
+    place = ".".join(str(part) for part in first["loc"][1:]) or "the request"
+    if first["type"] == "model_attributes_type":
+        return 422, "the request must be a JSON object, sent as application/json"
+    return 422, _one_line(f"{place}: {first['msg']}")
+
+
+def _one_line(said: object) -> str:
+    return " ".join(str(said).split())
