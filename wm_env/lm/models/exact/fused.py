@@ -6,7 +6,6 @@ reason why not. `fused_check` compares every kernel, with the sizes of the netwo
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from wm_env.lm.models.exact.functions import LOG2_E, float32
+from wm_env.lm.models.exact.products import Halves
 
 if TYPE_CHECKING:
     from wm_env.lm.models.exact.network import ExactNetwork, Layer
@@ -22,14 +22,6 @@ _HEAD_WIDTHS = (32, 64, 128, 256)
 _MOST_POSITIONS = 1 << 15
 """So that int32 holds the sums of the attention."""
 _EAGER_QUERIES = 16
-
-
-@dataclass(frozen=True)
-class Halves:
-    """Integers as two int8 halves, high above low, and the factor that makes numbers of them."""
-
-    q: Tensor
-    scale: Tensor
 
 
 ONE_BY_ONE = {"enable_fp_fusion": False}

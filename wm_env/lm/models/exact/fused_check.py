@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from wm_env.lm.models.exact.fused import FusedLayers, Halves
-from wm_env.lm.models.exact.products import operand, whole
+from wm_env.lm.models.exact.products import Halves, operand, whole
 from wm_env.lm.models.exact.quantise import quantise
 
 if TYPE_CHECKING:
+    from wm_env.lm.models.exact.fused import FusedLayers
     from wm_env.lm.models.exact.network import ExactNetwork
 
 
-def problems(fused: FusedLayers, network: "ExactNetwork") -> Iterator[tuple[str, str]]:
+def problems(fused: "FusedLayers", network: "ExactNetwork") -> Iterator[tuple[str, str]]:
     """Compare every kernel with the eager operations: its name, and what is wrong with it, "" if nothing."""
     for name, compare in _comparisons(fused, network):
         try:
@@ -33,7 +33,7 @@ def problems(fused: FusedLayers, network: "ExactNetwork") -> Iterator[tuple[str,
 _Pairs = list[tuple[Tensor, Tensor]]
 
 
-def _comparisons(fused: FusedLayers, network: "ExactNetwork") -> Iterator[tuple[str, Callable[[], _Pairs]]]:
+def _comparisons(fused: "FusedLayers", network: "ExactNetwork") -> Iterator[tuple[str, Callable[[], _Pairs]]]:
     """The kernels and their comparisons with random and extreme numbers: pairs of tensors that must be equal."""
     shape, device = network.shape, network.device
     drawn = _Drawn(device)
