@@ -7,6 +7,6 @@ if __name__ == "__main__":
         # Until the imports are done, Ctrl-C ends the process without a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    from polar.scripts import evaluate
+    from polar.scripts import covert_evaluate
 
-    evaluate()
+    covert_evaluate()

@@ -27,7 +27,7 @@ with quitting_on_interrupt(__name__):
     from wm_env.information import total_variation
     from wm_env.law import induced_cover, state_reach
     from wm_env.optimum import solve_blocks
-    from wm_env.theory.long_texts import longest_message, pinsker_bound, text_variation, tilt_texts
+    from wm_env.theory.long_texts import longest_message, pinsker_bound, product_variation, tilt_texts
     from wm_env.tree import StateTree, shipped_tree
 
 BLOCK_ERROR = 1e-3
@@ -94,7 +94,7 @@ def show_variations(tree: StateTree) -> None:
     of_block = float(sum(float(b.state_probs @ total_variation(induced_cover(b), b.cover)) for b in law.blocks)) / 2
     print("\n| n | sum | exact, between | Pinsker |\n| --- | --- | --- | --- |")
     for blocks in TEXTS:
-        exact = text_variation(laws, covers, chances, blocks)
+        exact = product_variation(laws, covers, chances, blocks)
         print(
             f"| {blocks} | {min(1.0, blocks * of_block):.4f} | {exact.lower:.4f} and {exact.upper:.4f} | "
             f"{pinsker_bound(laws, covers, chances, blocks):.4f} |",

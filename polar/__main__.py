@@ -75,9 +75,9 @@ def _embed(options: Embed) -> int:
     _check_output()
     key, message, prompt = load_key(options.key), options.read_message(), options.model.read_prompt()
     with quitting_on_interrupt(__name__):
-        from polar.text.command_line.commands import embed
+        from polar.text.command_line.commands import run_embed
 
-    embed(options, key, message, prompt)
+    run_embed(options, key, message, prompt)
     return DONE
 
 
@@ -88,9 +88,9 @@ def _decode(options: Decode) -> int:
     key, text = load_key(options.key), read_input(options.text_file)
     prompt = options.read_prompt()
     with quitting_on_interrupt(__name__):
-        from polar.text.command_line.commands import decode
+        from polar.text.command_line.commands import run_decode
 
-    return DONE if decode(options, key, text, prompt) else NO_MESSAGE
+    return DONE if run_decode(options, key, text, prompt) else NO_MESSAGE
 
 
 def _detect(options: Detect) -> int:
@@ -99,9 +99,9 @@ def _detect(options: Detect) -> int:
     _check_output()
     key, text = load_key(options.key), read_input(options.text_file)
     with quitting_on_interrupt(__name__):
-        from polar.text.command_line.commands import detect
+        from polar.text.command_line.commands import run_detect
 
-    return DONE if detect(options, key, text) else NO_MESSAGE
+    return DONE if run_detect(options, key, text) else NO_MESSAGE
 
 
 def _serve(options: Serve) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from agents.common.policies import SoftmaxPolicy
-from wm_env.criteria.costs import TOTAL_VARIATION, cost_of, rounded
+from wm_env.criteria.costs import TOTAL_VARIATION, cost_of, four_digits
 from wm_env.criteria.objectives import Objective
 from wm_env.criteria.table import COSTS
 from wm_env.information import Measures, discounted_totals, entropy, law_totals, text_total_variation
@@ -104,12 +104,12 @@ def law_metrics(evaluation: Evaluation, problem: Problem, objective: Objective) 
     return metrics
 
 
-def progress(metrics: Mapping[str, float], epsilon: float, multiplier: float) -> str:
+def progress_line(metrics: Mapping[str, float], epsilon: float, multiplier: float) -> str:
     """One line on a run as it goes on: rate, cost against its limit, multiplier, and the share of the optimum.
 
     A law over the limit has no share: with enough cost any rate can be had.
     """
-    rate, cost = rounded(metrics["eval/rate"]), rounded(metrics["eval/cost"])
+    rate, cost = four_digits(metrics["eval/rate"]), four_digits(metrics["eval/cost"])
     line = f"rate {rate} bits, cost {cost} of {epsilon:g}, beta {multiplier:.3f}"
     if not metrics["eval/feasible"]:
         return f"{line}, over the limit"
@@ -119,7 +119,7 @@ def progress(metrics: Mapping[str, float], epsilon: float, multiplier: float) ->
     return line
 
 
-def summary(evaluation: Evaluation, problem: Problem, objective: Objective) -> str:
+def law_summary(evaluation: Evaluation, problem: Problem, objective: Objective) -> str:
     """One line: rate, cost against its limit, and how much of the optimum that is, if the limit is met."""
     blocks, length = len(evaluation.measures), problem.tree.block_length
     if (bits := evaluation.message_bits) is not None:
@@ -127,9 +127,9 @@ def summary(evaluation: Evaluation, problem: Problem, objective: Objective) -> s
         kind = ", lengths by state, no errors"
     else:
         per_token = sum(float(measured.rate) for measured in evaluation.measures) / (blocks * length)
-        worth, kind = f"rate {rounded(evaluation.rate)} bits", ""
+        worth, kind = f"rate {four_digits(evaluation.rate)} bits", ""
     line = (
-        f"{worth} over {blocks} blocks of {length} tokens ({rounded(per_token)} bits per token){kind}, "
+        f"{worth} over {blocks} blocks of {length} tokens ({four_digits(per_token)} bits per token){kind}, "
         f"{problem.cost.told(evaluation.cost)} of at most {problem.epsilon:g}"
     )
     if problem.budget == "text":

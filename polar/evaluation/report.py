@@ -11,7 +11,7 @@ from polar.evaluation.edits import EditedPoint
 from polar.evaluation.points import AdaptivePoint, CodeFigures, OperatingPoint
 from polar.evaluation.whole_texts import WholeTextPoint
 from wm_env.common.files import fingerprint, read_json
-from wm_env.common.tables import align, or_dash, with_interval
+from wm_env.common.tables import aligned_table, or_dash, with_interval
 from wm_env.law import JointLaw
 from wm_env.theory.limits import Limit
 from wm_env.tree import StateTree
@@ -174,7 +174,7 @@ def edited_table(points: Sequence[EditedPoint]) -> str:
     """Error rates behind a channel of edits, one line per length and decoder."""
     rows = [["bits", "decoder", "BER", "BLER"]]
     rows += [[str(point.message_bits), point.decoder, f"{point.ber:.4f}", f"{point.bler:.4f}"] for point in points]
-    return align(rows)
+    return aligned_table(rows)
 
 
 def whole_text_table(points: Sequence[WholeTextPoint]) -> str:
@@ -192,7 +192,7 @@ def whole_text_table(points: Sequence[WholeTextPoint]) -> str:
         ]
         for point in points
     ]
-    return align(rows)
+    return aligned_table(rows)
 
 
 def covertness_table(points: Sequence[OperatingPoint]) -> str:
@@ -217,7 +217,7 @@ def variation_table(points: Sequence[OperatingPoint]) -> str:
     rows = [["bits", "surplus", *(f"{number} keys" for number in keys)]]
     for bits, way, by_keys in variation_curves(points):
         rows.append([str(bits), way, *(or_dash(by_keys.get(number)) for number in keys)])
-    return align(rows)
+    return aligned_table(rows)
 
 
 def variation_curves(points: Sequence[OperatingPoint]) -> list[tuple[int, str, dict[int, float]]]:
@@ -245,7 +245,7 @@ def limit_table(limits: Mapping[int, Limit]) -> str:
         for name, value in lines:
             errors = [f"{value(limit, budget):.4f}" for budget in TV_BUDGETS]
             rows.append([str(bits), name, *errors, f"{limit.zero_error:.3f}"])
-    return align(rows)
+    return aligned_table(rows)
 
 
 def adaptive_table(point: AdaptivePoint, block_length: int) -> str:
@@ -284,4 +284,4 @@ def measured(point: CodeFigures) -> str:
 
 
 def _table(points: Sequence[OperatingPoint], columns: Sequence[_Column]) -> str:
-    return align([[title for title, _ in columns]] + [[show(point) for _, show in columns] for point in points])
+    return aligned_table([[title for title, _ in columns]] + [[show(point) for _, show in columns] for point in points])

@@ -13,7 +13,7 @@ from wm_env.lm.models.exact.fused_start import problems
 from wm_env.lm.models.exact.network import ExactNetwork
 from wm_env.lm.models.exact.quantise import W8
 from wm_env.lm.models.exact.steps import EagerSteps
-from wm_env.lm.models.exact.weights import FloatSource, Shape
+from wm_env.lm.models.exact.weights import ExactShape, FloatSource
 
 CANVAS = torch.randint(0, 100, (2, 5), generator=torch.Generator().manual_seed(5))
 
@@ -28,7 +28,7 @@ def mend_interpreter() -> None:
     interpreter._LangPatchScope.set_attr = mended
 
 
-def network(shape: Shape, **options) -> ExactNetwork:
+def network(shape: ExactShape, **options) -> ExactNetwork:
     return ExactNetwork(FloatSource(shape, W8, reading(random_network(shape))), **options)
 
 

@@ -81,7 +81,7 @@ def longest_message(
     return LongMessage(*found)
 
 
-def text_variation(laws: Floats, covers: Floats, state_probs: Floats, blocks: int) -> Bounds:
+def product_variation(laws: Floats, covers: Floats, state_probs: Floats, blocks: int) -> Bounds:
     """V(q^n, p^n) of n blocks with independent states, in [0, 1]; at most n times that of a block.
 
     Args:
@@ -110,7 +110,7 @@ class Tilted:
     Attributes:
         exponent: a, in (0, 1].
         laws: q(x|s), shape (N, Q).
-        variation: of the whole text, bounded as in `text_variation`; its upper bound is within the budget.
+        variation: of the whole text, bounded as in `product_variation`; its upper bound is within the budget.
     """
 
     exponent: float
@@ -136,7 +136,7 @@ def tilt_texts(covers: Floats, state_probs: Floats, blocks: int, variation: floa
         exponent = (low + high) / 2
         weights = np.where(covers > 0, np.where(covers > 0, covers, 1) ** exponent, 0)
         laws = weights / weights.sum(1, keepdims=True)
-        spent = text_variation(laws, covers, state_probs, blocks)
+        spent = product_variation(laws, covers, state_probs, blocks)
         if spent.upper <= variation:
             best, high = Tilted(exponent, laws, spent), exponent
         else:

@@ -10,7 +10,7 @@ from polar.code.decoders import Knowledge, decision_table, label_evidence, obser
 from polar.evaluation.edits import edited_decisions
 from polar.evaluation.live.matching import Branch, TextReading, read_blocks
 from polar.evaluation.live.session import Session
-from polar.evaluation.live.texts import Continuation, KeyedPools, Paths
+from polar.evaluation.live.texts import Continuation, KeyedPools, TreePaths
 from wm_env.common.arrays import Floats, Ints
 from wm_env.lm.build.partial import Context
 from wm_env.tree import StateTree
@@ -69,7 +69,7 @@ def edited_tables(session: Session) -> dict[str, list[Ints]]:
 
 
 def read_edited_text(
-    session: Session, paths: Paths, row: int, tables: dict[str, list[Ints]], rng: np.random.Generator
+    session: Session, paths: TreePaths, row: int, tables: dict[str, list[Ints]], rng: np.random.Generator
 ) -> dict[ReceiverName, tuple[int, ...]]:
     """The messages of text `row` after its blocks were edited, by decoder; receivers know law and key, not the state.
 

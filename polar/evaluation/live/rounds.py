@@ -17,7 +17,7 @@ from polar.evaluation.live.reading import (
     read_run_text,
 )
 from polar.evaluation.live.session import Session
-from polar.evaluation.live.texts import Continuation, KeyedPools, Paths, cover_paths, keyed_text, run_paths
+from polar.evaluation.live.texts import Continuation, KeyedPools, TreePaths, cover_paths, keyed_text, run_paths
 from wm_env.common.arrays import Ints
 
 
@@ -62,8 +62,8 @@ def _round(
     session: Session,
     number: int,
     prompt: int,
-    marked: Paths,
-    plain: Paths,
+    marked: TreePaths,
+    plain: TreePaths,
     tables: DecodingTables,
     edited: dict[str, list[Ints]],
 ) -> Round:

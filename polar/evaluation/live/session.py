@@ -11,7 +11,7 @@ from polar.code.adaptive import AdaptiveCode, adapt_codes, fixed_code, law_given
 from polar.code.construction import chain_entropies, design_codes
 from polar.code.key_schedule import KeySchedule
 from polar.evaluation.choices import adaptive_settings, decoders_of, text_length, with_message_sets
-from polar.evaluation.live.texts import TextWriter
+from polar.evaluation.live.texts import TreeTextWriter
 from polar.evaluation.settings import EvaluationSettings
 from wm_env.common.arrays import Floats
 from wm_env.criteria.channel import BlockChannel, tree_channels
@@ -32,7 +32,7 @@ class Session:
 
     tree: StateTree
     law: JointLaw
-    writer: TextWriter
+    writer: TreeTextWriter
     contexts: list[Context]
     codes: list[AdaptiveCode]
     given_dither: list[Floats]
@@ -101,7 +101,7 @@ def open_session(run: FinishedRun, settings: EvaluationSettings) -> Session:
             f"the tree of {name} was made with model {meta.model} (fingerprint {theirs}), "
             f"{settings.model} is another one ({lm.fingerprint[:12]}): name the tree's own"
         )
-    writer = TextWriter(lm, token_bytes(lm.tokenizer), tree.block_length, len(tree.blocks), tree.meta.temperature)
+    writer = TreeTextWriter(lm, token_bytes(lm.tokenizer), tree.block_length, len(tree.blocks), tree.meta.temperature)
     given_dither = [law_given_dither(code).numpy() for code in codes]
     contexts = encode_prompts(lm, tree.prompts, writer.blocks * writer.block_length)
     return Session(tree, law, writer, contexts, codes, given_dither, settings, channels, bits == "auto")

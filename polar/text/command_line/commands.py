@@ -28,7 +28,7 @@ ATTEMPTS = 4
 """Nonces that are tried when a text cannot be sent."""
 
 
-def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
+def run_embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
     """Write a text; its nonce is noted before anything of the text gets out, and not if there is no text.
 
     Raises:
@@ -110,7 +110,7 @@ def _free_nonces(ledger: NonceLedger) -> Iterator[int]:
         yield nonce
 
 
-def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
+def run_decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
     """Print the message of a text; False if there is none.
 
     Raises:
@@ -159,7 +159,7 @@ def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
     return True
 
 
-def detect(options: Detect, key: Key, text: bytes) -> bool:
+def run_detect(options: Detect, key: Key, text: bytes) -> bool:
     """Print the score of a text and its marked parts; False if its p-value is `MARKED` or more.
 
     Raises:

@@ -92,7 +92,7 @@ class Model:
         if (self.prompt is None) == (self.prompt_file is None):
             raise ValueError("give either --prompt or --prompt-file")
         if self.prompt_file is not None:
-            return read_prompt_file(self.prompt_file)
+            return read_whole_prompt(self.prompt_file)
         return encoded(self.prompt or "", "--prompt").decode()
 
 
@@ -314,7 +314,7 @@ Command = (
 )
 
 
-def read_prompt_file(path: Path) -> str:
+def read_whole_prompt(path: Path) -> str:
     """The prompt in a file.
 
     Raises:

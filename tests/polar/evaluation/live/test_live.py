@@ -32,7 +32,7 @@ from polar.evaluation.live.report import marked_sample, save_transmissions
 from polar.evaluation.live.rounds import play_rounds
 from polar.evaluation.live.run import evaluate_live, play_until_interrupted
 from polar.evaluation.live.session import Session, open_session
-from polar.evaluation.live.texts import Continuation, KeyedPools, TextWriter, cover_paths, keyed_text, run_paths
+from polar.evaluation.live.texts import Continuation, KeyedPools, TreeTextWriter, cover_paths, keyed_text, run_paths
 from polar.evaluation.settings import EvaluationSettings
 from wm_env.common.files import write_json
 from wm_env.common.intervals import mean_interval
@@ -96,7 +96,7 @@ def test_texts_of_the_tree_are_scored_by_the_chain_rule(session):
 @pytest.mark.parametrize("kind", ["model", "keyed"])
 def test_plain_and_keyed_texts_have_the_law_of_the_model(tmp_path, kind):
     lm = load_lm(write_lm(tmp_path, scale=0.3))
-    writer = TextWriter(lm, token_bytes(lm.tokenizer), 2, 1, 2.0)
+    writer = TreeTextWriter(lm, token_bytes(lm.tokenizer), 2, 1, 2.0)
     context = (0, 1)
     law = Counter()
     for tokens, score in brute_force(lm, 6, list(context), 2, 2.0).items():

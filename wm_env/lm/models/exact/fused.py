@@ -6,27 +6,18 @@ reason why not. `fused_check` compares every kernel, with the sizes of the steps
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from wm_env.lm.models.exact.functions import LOG2_E, float32
-from wm_env.lm.models.exact.products import Product
+from wm_env.lm.models.exact.products import Halves, Product
 from wm_env.lm.models.exact.steps import EagerSteps, Layer
 
 _MOST_POSITIONS = 1 << 15
 """So that int32 holds the sums of the attention."""
 _QUERIES = 64
-
-
-@dataclass(frozen=True)
-class Halves:
-    """Integers as two int8 halves, high above low, and the factor that makes numbers of them."""
-
-    q: Tensor
-    scale: Tensor
 
 
 ONE_BY_ONE = {"enable_fp_fusion": False}

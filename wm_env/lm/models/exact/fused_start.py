@@ -12,8 +12,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from wm_env.lm.models.exact.fused import FusedLayers, Halves
-from wm_env.lm.models.exact.products import Product, operand
+from wm_env.lm.models.exact.fused import FusedLayers
+from wm_env.lm.models.exact.products import Halves, Product, operand
 from wm_env.lm.models.exact.quantise import Matrix, quantise
 from wm_env.lm.models.exact.steps import EagerSteps
 

@@ -47,7 +47,7 @@ from wm_env.lm.models.exact.guards import check_process, uncompiled
 from wm_env.lm.models.exact.products import Kind, NotExactError, Product, exact_kinds, operand
 from wm_env.lm.models.exact.quantise import W8, W24, Form
 from wm_env.lm.models.exact.steps import EagerSteps, Layer
-from wm_env.lm.models.exact.weights import Shape, Source
+from wm_env.lm.models.exact.weights import ExactShape, Source
 
 VERSION = "exact-1"
 """Of this arithmetic: whoever changes a bit of a law changes the name."""
@@ -190,7 +190,7 @@ class ExactNetwork:
         return y.mul_(step.to(torch.float64).mul_(inverse))
 
 
-def _check_bounds(shape: Shape, form: Form) -> None:
+def _check_bounds(shape: ExactShape, form: Form) -> None:
     """Refuse sizes for which a sum could leave the integers that its accumulator holds."""
     widest = max(shape.width, shape.inner)
     limit = _MOST_INT8_COLUMNS if form == W8 else 1 << 20

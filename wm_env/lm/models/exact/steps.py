@@ -9,7 +9,7 @@ from torch import Tensor
 from wm_env.lm.models.exact.functions import LOG2_E, exp2_float32_, float32, sqrt
 from wm_env.lm.models.exact.products import Kind, Product, operand
 from wm_env.lm.models.exact.quantise import Form, quantise
-from wm_env.lm.models.exact.weights import Shape
+from wm_env.lm.models.exact.weights import ExactShape
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class EagerSteps:
         top: T, float32.
     """
 
-    def __init__(self, shape: Shape, form: Form, kind: Kind, device: torch.device) -> None:
+    def __init__(self, shape: ExactShape, form: Form, kind: Kind, device: torch.device) -> None:
         self.shape, self.form, self.kind, self.device = shape, form, kind, device
         self.top = torch.tensor(float(form.top), device=device)
         self._step = float32(1 / form.top)

@@ -49,7 +49,7 @@ LONG = Effort(EDIT_MODELS, 16384, 2)
 
 
 @dataclass(frozen=True)
-class Attempt:
+class PayloadSearch:
     """What came of a try.
 
     Attributes:
@@ -65,7 +65,7 @@ class Attempt:
     compared: int
 
 
-def read_payload(place: Place, begin: Floats, effort: Effort, check_bits: int) -> Attempt:
+def read_payload(place: Place, begin: Floats, effort: Effort, check_bits: int) -> PayloadSearch:
     """Look for the payload of a text.
 
     Args:
@@ -91,9 +91,9 @@ def read_payload(place: Place, begin: Floats, effort: Effort, check_bits: int) -
             alignment, gain = _check(place, field, digests[-1], effort, begin)
             best = max(best, gain)
             if gain >= check_bits:
-                return Attempt(alignment, tuple(bits.tolist()), gain, compared)
+                return PayloadSearch(alignment, tuple(bits.tolist()), gain, compared)
         ratios = pilots.put(middle, _expected(place, middle, found)).ratios()
-    return Attempt(alignment, None, best, compared)
+    return PayloadSearch(alignment, None, best, compared)
 
 
 def _likeliest(models: tuple[EditModel, ...], ratios: Ratios, begin: Floats) -> EditModel:

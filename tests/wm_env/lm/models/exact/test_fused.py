@@ -23,13 +23,13 @@ from wm_env.lm.models.exact.network import ExactNetwork
 from wm_env.lm.models.exact.products import exact_kinds
 from wm_env.lm.models.exact.quantise import W8, W24
 from wm_env.lm.models.exact.steps import EagerSteps
-from wm_env.lm.models.exact.weights import FloatSource, Shape
+from wm_env.lm.models.exact.weights import ExactShape, FloatSource
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 needs_int8 = pytest.mark.skipif("int8" not in exact_kinds(W8, "cpu", [64]), reason="int8 products are not exact here")
 
 
-def network(shape: Shape, **options: Any) -> ExactNetwork:
+def network(shape: ExactShape, **options: Any) -> ExactNetwork:
     return ExactNetwork(FloatSource(shape, W8, reading(random_network(shape))), **options)
 
 
@@ -72,7 +72,7 @@ class Launch:
     constants: dict[str, Any]
 
 
-def launches(shape: Shape) -> Iterator[Launch]:
+def launches(shape: ExactShape) -> Iterator[Launch]:
     """Those of the check of a network, without a GPU to run them."""
     seen: dict[str, Launch] = {}
 
