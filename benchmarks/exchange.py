@@ -27,6 +27,7 @@ from polar.text.schemes.block import Block
 from polar.text.settings import LawSettings, Limits, Settings
 from polar.text.sources import open_vocabulary
 from polar.text.vocabulary import Vocabulary
+from wm_env.common.arguments import parse
 from wm_env.common.files import check_output, read_json, write_json
 from wm_env.common.json_values import read_as
 from wm_env.lm.models.load import load_lm
@@ -141,7 +142,7 @@ def run(options: Options) -> None:
 
 def main() -> None:
     """Command line."""
-    run(tyro.cli(Options, description=__doc__))
+    run(parse(Options, description=__doc__))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from scipy import stats
 
 from polar.text.keys.key import Key
 from polar.text.schemes.robust.reader import Receiver
+from wm_env.common.arguments import parse
 from wm_env.common.files import write_atomically
 from wm_env.lm.models.folder import EMBEDDED
 from wm_env.lm.text_files import read_lines
@@ -109,7 +110,7 @@ def work(options: Options) -> None:
 
 
 def main() -> None:
-    work(tyro.cli(Options, description=__doc__))
+    work(parse(Options, description=__doc__))
 
 
 if __name__ == "__main__":

@@ -19,14 +19,11 @@ from polar.text.schemes.robust.reading.finding import Found, find_starts, mean_l
 from polar.text.schemes.robust.reading.likelihood import load_likelihoods
 from polar.text.schemes.robust.reading.payload import LONG, QUICK, THOROUGH, read_payload
 from polar.text.schemes.robust.reading.places import Place, Stretch
-from polar.text.schemes.robust.settings import RobustSettings
+from polar.text.schemes.robust.settings import MOST_CHARACTERS, RobustSettings
 from polar.text.schemes.robust.tape import SEGMENT
 from polar.text.schemes.robust.words import SplitText, as_letters, split_text
 from wm_env.common.arrays import Floats
 from wm_env.lm.tokenizer import TextTokenizer
-
-MOST_CHARACTERS = 200_000
-"""Longer texts are refused."""
 
 FIRST_NONCES = range(128)
 """Nonces that a receiver looks for if it is told nothing."""

@@ -426,7 +426,7 @@ def test_help_keys_and_refusals_do_without_torch(tmp_path, arguments, code):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "also"), [("stream", []), ("block", ["scipy"]), ("parallel", ["scipy"]), ("robust", [])]
+    ("scheme", "also"), [("stream", []), ("block", ["scipy"]), ("parallel", ["scipy"]), ("robust", ["scipy"])]
 )
 def test_a_model_in_exact_arithmetic_needs_torch_alone(tmp_path, model, scheme, also):
     """Of scipy only the small parts: `scipy.stats` and `scipy.optimize` take half a second."""
