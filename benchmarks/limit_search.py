@@ -274,7 +274,7 @@ KINDS = (
 
 
 def main() -> None:
-    options = tyro.cli(Options, description=__doc__)
+    options = parse(Options, description=__doc__)
     within(options, problems=MANY, seed=SEEDS)
     rng = np.random.default_rng(options.seed)
     print("| limit | problems | beaten | attained | largest excess | largest shortfall |\n|" + " --- |" * 6)
