@@ -19,7 +19,6 @@ from wm_env.common.command import quitting_on_interrupt
 with quitting_on_interrupt(__name__):
     import numpy as np
     import torch
-    import tyro
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
 
