@@ -8,6 +8,6 @@ if __name__ == "__main__":
         # Until the imports are done, Ctrl-C ends the process with a line and no traceback.
         signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
 
-    from agents.scripts import train
+    from agents.scripts import covert_train
 
-    train()
+    covert_train()

@@ -27,7 +27,7 @@ with quitting_on_interrupt(__name__):
     from wm_env.common.figures import COLOURS, FIGURE_MARK, figure_format, new_figure, save_figure
     from wm_env.common.files import check_output, reading
     from wm_env.common.intervals import mean_interval
-    from wm_env.common.tables import align, with_interval
+    from wm_env.common.tables import aligned_table, with_interval
     from wm_env.criteria.costs import Cost
     from wm_env.optimum import FEASIBLE, percent_of_optimum, solve
     from wm_env.tree import StateTree
@@ -227,7 +227,7 @@ def compare_table(tree: StateTree, gamma: float, cost: Cost, groups: Sequence[Gr
         rates, costs = [law.rate for law in laws], [law.cost for law in laws]
         figures = [_mean(rates, ".4f"), _mean(costs, ".4f"), _mean(shares, ".2f")]
         rows.append([group.name, str(len(laws)), *figures, str(over)])
-    return align(rows)
+    return aligned_table(rows)
 
 
 def _mean(values: Sequence[float], spec: str) -> str:

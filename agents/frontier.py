@@ -17,7 +17,7 @@ with quitting_on_interrupt(__name__):
     import tyro
 
     from agents.common.runs import RunFolder, read_config
-    from agents.common.table import AGENTS, settings_from_json
+    from agents.common.table import AGENTS, run_settings_from_json
     from wm_env.common.arguments import parse
     from wm_env.common.figures import FIGURE_MARK, Figure, figure_format, save_figure
     from wm_env.common.files import check_output
@@ -160,7 +160,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[StateTree, float, Cost, dict[str, 
         folder = RunFolder(path)
         stored, names = read_config(folder)["settings"], [field.name for field in fields(_Asked)]
         asked = read_as(_Asked, {name: stored[name] for name in names if name in stored}, folder.config)
-        settings_from_json(asdict(asked), folder.config)
+        run_settings_from_json(asdict(asked), folder.config)
         if asked.objective != Objective.name:
             raise ValueError(
                 f"{path} has the {asked.objective} objective: the frontier is that of the {Objective.name} objective"

@@ -3,6 +3,6 @@
 from wm_env.common.command import run_module
 
 
-def train() -> None:
+def covert_train() -> None:
     """`covert-train`, the same as `python -m agents.train`."""
     run_module("agents.train")

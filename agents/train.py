@@ -66,7 +66,7 @@ def main() -> int:
         if not early.resume:
             options, settings = _parse(default)
         # Torch is imported only now: the help has been shown and wrong options have been refused.
-        from agents.common.evaluation import summary
+        from agents.common.evaluation import law_summary
         from agents.common.interrupts import InterruptedRunError
         from agents.common.runs import last_folder, next_folder, run_name
         from agents.training.run import read_settings, resume_run, start_run, train
@@ -85,7 +85,7 @@ def main() -> int:
         except InterruptedRunError as stop:
             tell(str(stop))
             return 128 + stop.signal_number
-        say(f"{run.folder.law}: {summary(evaluation, run.problem, run.objective)}")
+        say(f"{run.folder.law}: {law_summary(evaluation, run.problem, run.objective)}")
         return 0
 
     return exit_code(work)

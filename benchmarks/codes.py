@@ -23,7 +23,16 @@ with quitting_on_interrupt(__name__):
     import numpy as np
     from matplotlib.figure import Figure
 
-    from polar.code.lists.covert import SC, ListScheme, decode, design, draw_states, encode, label_code, prices
+    from polar.code.lists.covert import (
+        SC,
+        ListScheme,
+        decode_list,
+        design,
+        draw_covert_states,
+        encode,
+        label_code,
+        prices,
+    )
     from polar.code.lists.precoding import CHECKS, PAC_TAPS
     from wm_env.common.arguments import parse
     from wm_env.common.files import check_output, write_atomically
@@ -90,11 +99,11 @@ class Point:
     def wrong(self, scheme: ListScheme, bits: int, frames: int, rng: np.random.Generator) -> int:
         """Frames of `frames` whose message is not what is read."""
         sets = design(self.priced, bits, scheme)
-        states, messages = draw_states(self.law, frames, self.tokens, rng), draw_bits(rng, frames, bits)
+        states, messages = draw_covert_states(self.law, frames, self.tokens, rng), draw_bits(rng, frames, bits)
         keys = draw_bits(rng, frames, sets.key_bits)
         sent = encode(self.code, sets, scheme, states, messages, keys, rng)
         received = sent ^ (rng.random(sent.shape) < self.law.flip)
-        return int((decode(self.code, sets, scheme, received, keys) != messages).any(1).sum())
+        return int((decode_list(self.code, sets, scheme, received, keys) != messages).any(1).sum())
 
     def longest(self, scheme: ListScheme, options: Options, least: int, rng: np.random.Generator) -> int:
         """The longest message that seems to fit, by bisection; 0 if `least` + 1 bits do not."""
@@ -141,7 +150,7 @@ def main() -> None:
 def limit(log_length: int, replaced: float, options: Options) -> float:
     """Bits per token that no code exceeds at this length."""
     law = corollary_labels(VOCABULARY, replaced)
-    return float(message_limit(law, 2**log_length, options.block_error)) / 2**log_length
+    return message_limit(law, 1 << log_length, options.block_error) / (1 << log_length)
 
 
 def show(

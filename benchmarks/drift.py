@@ -31,7 +31,7 @@ with quitting_on_interrupt(__name__):
     from wm_env.common.arguments import parse
     from wm_env.common.files import check_output, read_json, write_json
     from wm_env.common.json_values import entry, read_as
-    from wm_env.common.tables import align
+    from wm_env.common.tables import aligned_table
     from wm_env.lm.models.load import load_lm
     from wm_env.lm.models.masked_lm import MaskedLM
     from wm_env.lm.models.stack import stack_of
@@ -288,7 +288,7 @@ def table(rows: list[Drift]) -> str:
         counts = [str(value) for value in (row.states, row.sets_differ, row.orders_differ)]
         bits = ["-" if value is None else f"{value:.2g}" for value in (row.largest_difference, row.mean_difference)]
         lines.append([row.stack, row.pool, *counts, *bits, *(f"{x:.4f}" for x in (row.right, row.wrong, row.unread))])
-    return align(lines)
+    return aligned_table(lines)
 
 
 def main() -> None:

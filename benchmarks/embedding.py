@@ -32,7 +32,7 @@ with quitting_on_interrupt(__name__):
     from scipy.stats import chisquare
     from sharing import Share, Tally, add, run_shares
 
-    from polar.text.arithmetic import Receiver, Sender
+    from polar.text.arithmetic import ArithmeticReceiver, ArithmeticSender
     from polar.text.channel import Channel, open_channel
     from polar.text.decoding import decode
     from polar.text.embedding import Embedded, embed_with_retries
@@ -44,7 +44,7 @@ with quitting_on_interrupt(__name__):
     from polar.text.schemes.block.answers import PoolAnswers
     from polar.text.schemes.block.walk import make_code
     from polar.text.schemes.stream import Stream
-    from polar.text.schemes.stream.walk import TokenLaw, walk
+    from polar.text.schemes.stream.walk import TokenLaw, walk_tokens
     from polar.text.settings import LawSettings, Limits, Settings
     from polar.text.sources import open_vocabulary
     from polar.text.vocabulary import Vocabulary
@@ -135,8 +135,8 @@ class Reading:
     def message(self, text: str, key: Key, nonce: int) -> Message | None:
         """What the receiver finds."""
         keys = message_keys(key, nonce, self.channel.settings, text_hash(self.channel.prompt))
-        receiver = Receiver(text.encode(), keys)
-        return receiver.follow(partial(walk, self.channel.source.vocabulary, keys, receiver, self.law)).message
+        receiver = ArithmeticReceiver(text.encode(), keys)
+        return receiver.follow(partial(walk_tokens, self.channel.source.vocabulary, keys, receiver, self.law)).message
 
 
 def draw_key(rng: np.random.Generator) -> Key:
@@ -184,7 +184,7 @@ def efficiency(bench: Bench, number: int) -> Tally:
     """A random message of `size` bytes in the scheme stream; see `metering.measure`."""
     rng = bench.rng(number)
     keys = MessageKeys(draw_key(rng), 0, b"stream")
-    return measure(bench.channel(number), keys, Sender(rng.bytes(bench.options.size), keys, 10**6, 10**6))
+    return measure(bench.channel(number), keys, ArithmeticSender(rng.bytes(bench.options.size), keys, 10**6, 10**6))
 
 
 def report_efficiency(bench: Bench, tally: Tally) -> str:
@@ -211,7 +211,7 @@ def report_efficiency(bench: Bench, tally: Tally) -> str:
     )
 
 
-class BriefSender(Sender):
+class BriefSender(ArithmeticSender):
     """Is done after so many bytes that two tokens have ended, however long they are."""
 
     def __init__(self, vocabulary: Vocabulary, keys: MessageKeys) -> None:
@@ -231,7 +231,7 @@ class BriefSender(Sender):
 def law(bench: Bench, number: int) -> Tally:
     """The first two tokens of a text behind one prompt with a random key."""
     keys = MessageKeys(draw_key(bench.rng(number)), 0, b"stream")
-    tokens, _ = walk(bench.vocabulary, keys, BriefSender(bench.vocabulary, keys), bench.marked(0)[-1].law)
+    tokens, _ = walk_tokens(bench.vocabulary, keys, BriefSender(bench.vocabulary, keys), bench.marked(0)[-1].law)
     return {tokens[:2]: 1}
 
 

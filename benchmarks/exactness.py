@@ -85,7 +85,7 @@ def random_passes(options: Options, device: torch.device) -> Iterator[tuple[str,
     for fuse in (True, False):
         network = ExactNetwork(FloatSource(shape, W8, drawn), device, fuse=fuse)
         where = f"{network.nbytes / 2**30:.2f} GiB of weights"
-        yield f"{VERSION} w8, {network.kind}, {network.steps}, {where}", _logits(network)
+        yield f"{VERSION} w8, {network.kind}, {network.fusion}, {where}", _logits(network)
 
 
 def _logits(network: ExactNetwork) -> Pass:

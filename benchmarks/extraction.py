@@ -42,7 +42,7 @@ with quitting_on_interrupt(__name__):
 
     from wm_env.common.files import check_output, read_json, write_json
     from wm_env.common.json_values import entry
-    from wm_env.lm.build.builder import Plan, prepare, tell_cost, with_rows
+    from wm_env.lm.build.builder import BuildPlan, prepare, tell_cost, with_rows
     from wm_env.lm.build.cost import (
         canvas_flops,
         estimate,
@@ -55,7 +55,7 @@ with quitting_on_interrupt(__name__):
     from wm_env.lm.build.crew import Crew
     from wm_env.lm.build.options import BuildOptions
     from wm_env.lm.build.partial import parts_folder
-    from wm_env.lm.build.progress import progress
+    from wm_env.lm.build.progress import build_progress
     from wm_env.lm.build.states import grow_tree
     from wm_env.lm.models.llada_config import LLaDAConfig, tensor_names
     from wm_env.lm.models.load import load_lm
@@ -303,7 +303,7 @@ def tree(options: argparse.Namespace) -> None:
         warm_up(plan)
         crew.meet("ready")
         start = time.perf_counter()
-        with progress(states, speed.peak, crew) as report:
+        with build_progress(states, speed.peak, crew) as report:
             grown = grow(plan, crew, report)
         seconds = time.perf_counter() - start
         if crew.first:
@@ -328,7 +328,7 @@ def tree(options: argparse.Namespace) -> None:
             figures.write(options.json)
 
 
-def warm_up(plan: Plan) -> None:
+def warm_up(plan: BuildPlan) -> None:
     """Meet every shape of the tree once, so that no compiling is timed."""
     vocabulary = token_bytes(plan.lm.tokenizer)
     for number in range(plan.options.blocks):
@@ -336,7 +336,7 @@ def warm_up(plan: Plan) -> None:
         make_pools(plan.lm, vocabulary, context, plan.settings.at_block(number))
 
 
-def grow(plan: Plan, crew: Crew, report: Callable[[int, float], None]) -> Any:
+def grow(plan: BuildPlan, crew: Crew, report: Callable[[int, float], None]) -> Any:
     options = plan.options
     return grow_tree(
         plan.lm,
@@ -398,7 +398,7 @@ def mini(options: argparse.Namespace) -> None:
         states, speed = tell_cost(plan, crew)
         warm_up(plan)
         wall, cpu = time.perf_counter(), time.process_time()
-        with progress(states, speed.peak, crew) as report:
+        with build_progress(states, speed.peak, crew) as report:
             grown = grow(plan, crew, report)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         settings, blocks = plan.settings, plan.options.blocks

@@ -34,7 +34,7 @@ with quitting_on_interrupt(__name__):
         spectrum,
         token_code,
     )
-    from polar.code.memoryless import decode, draw_states, encode
+    from polar.code.memoryless import decode_tokens, draw_states, encode_tokens
     from wm_env.common.arguments import parse
     from wm_env.common.figures import FIGURE_MARK, figure_format, save_figure
     from wm_env.common.files import check_output
@@ -47,7 +47,7 @@ with quitting_on_interrupt(__name__):
         pair_cover,
         partition_assignment,
         rate_of,
-        substitution_channel,
+        token_substitution,
     )
 
 
@@ -123,8 +123,8 @@ def simulate(code: TokenCode, sets: IndexSets, scheme: Scheme, options: "Rates")
         states = draw_states(code, batch, n, generator)
         messages = draw_bits(rng, batch, sets.message_bits)
         keys = draw_bits(rng, batch, sets.key_bits)
-        sent = encode(code, sets, states, messages, keys, rng, scheme.particles)
-        wrong = decode(code, sets, sent.symbols, keys) != messages
+        sent = encode_tokens(code, sets, states, messages, keys, rng, scheme.particles)
+        wrong = decode_tokens(code, sets, sent.symbols, keys) != messages
         frames, failures, lost = frames + batch, failures + int(wrong.any(1).sum()), lost + int(wrong.sum())
     spent = time.process_time() - start
     return Measured(n, sets.message_bits / n, frames, failures, lost / frames, spent / frames * 1e3)
@@ -263,7 +263,7 @@ class Noisy:
         within(self, substitution=(0, 1))
         cover = pair_cover(self.vocabulary)
         assignment = partition_assignment(cover, torch.arange(self.vocabulary) * 2 // self.vocabulary, 2)
-        channel = substitution_channel(self.vocabulary, self.substitution)
+        channel = token_substitution(self.vocabulary, self.substitution)
         law = block_law(cover, assignment)
         limit = float(rate_of(Cover(cover.state_probs, cover.cover, cover.symbol, channel), assignment))
         print(f"I(U;Y) - I(U;S) = {limit:.4f}, I(U;X|S) = {float(measure(law).i_ux_given_s):.4f} bits per token")
@@ -276,10 +276,10 @@ class Noisy:
             states = draw_states(code, self.frames, n, generator)
             messages = draw_bits(rng, self.frames, sets.message_bits)
             keys = draw_bits(rng, self.frames, sets.key_bits)
-            symbols = encode(code, sets, states, messages, keys, rng).symbols
+            symbols = encode_tokens(code, sets, states, messages, keys, rng).symbols
             hit = rng.random(symbols.shape) < self.substitution
             moved = (symbols + rng.integers(1, self.vocabulary, symbols.shape)) % self.vocabulary
-            wrong = (decode(code, sets, np.where(hit, moved, symbols), keys) != messages).any(1)
+            wrong = (decode_tokens(code, sets, np.where(hit, moved, symbols), keys) != messages).any(1)
             print(
                 f"n = 2^{exponent:<3} message {sets.message_bits / n:.4f}  key {sets.key_bits / n:.4f} bits per token, "
                 f"undecodable positions {int(sets.undecodable.sum())}, block error {wrong.mean():.3f}"

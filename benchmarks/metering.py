@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from sharing import add
 
-from polar.text.arithmetic import Sender
+from polar.text.arithmetic import ArithmeticSender
 from polar.text.channel import Channel
 from polar.text.keys.derivation import KeyStream, MessageKeys
 from polar.text.scheme import Tokens
-from polar.text.schemes.stream.walk import finish_token, walk
-from polar.text.sources import QuantisedLaw, quantise, restrict
+from polar.text.schemes.stream.walk import finish_token, walk_tokens
+from polar.text.sources import QuantisedLaw, integer_masses, restrict
 from wm_env.lm.models.masked_lm import MaskedLM
 
 
@@ -83,7 +83,7 @@ class _WatchedModel:
         log2_probs = source.lm.log2_probs(torch.tensor([canvas]), position, source.settings.temperature)
         scores = log2_probs[0].cpu().numpy()[source.vocabulary.ids]
         told = self.clock()
-        self.laws[tokens] = restrict(quantise(scores), source.vocabulary.ids, 1.0, None)
+        self.laws[tokens] = restrict(integer_masses(scores), source.vocabulary.ids, 1.0, None)
         coded = self.clock()
         np.searchsorted(np.cumsum(np.exp2(scores)), 0.5)
         sampled = self.clock()
@@ -92,7 +92,7 @@ class _WatchedModel:
         return self.laws[tokens]
 
 
-def measure(channel: Channel, keys: MessageKeys, sender: Sender) -> dict[str, float]:
+def measure(channel: Channel, keys: MessageKeys, sender: ArithmeticSender) -> dict[str, float]:
     """Send a message in any form at top-p 1, and add up tokens, passes, seconds, and where the bits of surprisal went.
 
     frame: what was sent. overshoot: the last choice was finer than the frame needed, which checks the frame like so
@@ -105,7 +105,7 @@ def measure(channel: Channel, keys: MessageKeys, sender: Sender) -> dict[str, fl
     meter = Meter(keys.stream("token ends"))
     vocabulary = channel.source.vocabulary
     begin = clock()
-    tokens, node = walk(vocabulary, _MeteredKeys(keys, meter), sender, model.law)  # type: ignore[arg-type]
+    tokens, node = walk_tokens(vocabulary, _MeteredKeys(keys, meter), sender, model.law)  # type: ignore[arg-type]
     everything = clock() - begin
     passes = len(model.laws)
     last = finish_token(vocabulary, model.laws[tokens], node, keys.stream("tail"))

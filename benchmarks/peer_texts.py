@@ -15,7 +15,7 @@ from peer_schemes import discop, imec, sparsamp
 from sharing import Tally, add
 from torch import Tensor
 
-from polar.text.arithmetic import Receiver, Sender
+from polar.text.arithmetic import ArithmeticReceiver, ArithmeticSender
 from polar.text.channel import Channel, open_channel
 from polar.text.keys.derivation import KeyStream, MessageKeys
 from polar.text.keys.key import KEY_BYTES, Key
@@ -112,14 +112,14 @@ class Outcome:
 def send_stream(job: Job) -> Outcome:
     """Ours, token by token, read from the bytes of the text."""
     keys = MessageKeys(job.key, 0, b"stream")
-    sender = Sender(job.message, keys, MOST_TOKENS, MOST_TOKENS)
+    sender = ArithmeticSender(job.message, keys, MOST_TOKENS, MOST_TOKENS)
     vocabulary = job.channel.source.vocabulary
-    tokens, node = stream.walk(vocabulary, keys, sender, job.laws.after)
+    tokens, node = stream.walk_tokens(vocabulary, keys, sender, job.laws.after)
     last = stream.finish_token(vocabulary, job.laws.after(tokens), node, keys.stream("tail"))
 
     def read() -> bytes | None:
-        receiver = Receiver(vocabulary.text((*tokens, last)), keys)
-        receiver.follow(lambda: stream.walk(vocabulary, keys, receiver, job.laws.after))
+        receiver = ArithmeticReceiver(vocabulary.text((*tokens, last)), keys)
+        receiver.follow(lambda: stream.walk_tokens(vocabulary, keys, receiver, job.laws.after))
         return _payload(receiver)
 
     return Outcome((*tokens, last), sender.frame.length, read)
@@ -128,7 +128,7 @@ def send_stream(job: Job) -> Outcome:
 def send_block(job: Job) -> Outcome:
     """Ours with keyed pools of Q = 64 blocks of 8 tokens, read from the bytes of the text."""
     keys = MessageKeys(job.key, 0, b"block")
-    sender = Sender(job.message, keys, MOST_TOKENS, MOST_TOKENS)
+    sender = ArithmeticSender(job.message, keys, MOST_TOKENS, MOST_TOKENS)
     source = PoolSource(Block(), job.channel, keys)
     pools: dict[Tokens, Pool] = {}
 
@@ -137,17 +137,17 @@ def send_block(job: Job) -> Outcome:
             pools[tokens] = source.pool(tokens)
         return pools[tokens]
 
-    tokens = block.walk(keys, sender, 0.0, pool)
+    tokens = block.walk_blocks(keys, sender, 0.0, pool)
 
     def read() -> bytes | None:
-        receiver = Receiver(job.channel.source.vocabulary.text(tokens), keys)
-        receiver.follow(lambda: block.walk(keys, receiver, 0.0, pool))
+        receiver = ArithmeticReceiver(job.channel.source.vocabulary.text(tokens), keys)
+        receiver.follow(lambda: block.walk_blocks(keys, receiver, 0.0, pool))
         return _payload(receiver)
 
     return Outcome(tokens, sender.frame.length, read)
 
 
-def _payload(receiver: Receiver) -> bytes | None:
+def _payload(receiver: ArithmeticReceiver) -> bytes | None:
     return receiver.message if isinstance(receiver.message, bytes) else None
 
 

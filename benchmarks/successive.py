@@ -24,7 +24,7 @@ with quitting_on_interrupt(__name__):
     from polar.code.density_evolution import polarise
     from polar.code.index_sets import choose_sets, positions_within, spectrum, token_code
     from polar.code.lists.passes import decode_paths
-    from polar.code.memoryless import decode, draw_states, encode
+    from polar.code.memoryless import decode_tokens, draw_states, encode_tokens
     from polar.code.successive import conditional_llrs
     from polar.code.transform import polar_transform
     from wm_env.common.arguments import parse
@@ -56,9 +56,9 @@ class Options:
         generator = torch.Generator().manual_seed(0)
         states = draw_states(code, self.frames, n, generator)
         messages, keys = (draw_bits(rng, self.frames, sets.message_bits) for _ in range(2))
-        sent = encode(code, sets, states, messages, keys, rng)
-        encoding = self.fastest(lambda: encode(code, sets, states, messages, keys, rng))
-        decoding = self.fastest(lambda: decode(code, sets, sent.symbols, keys))
+        sent = encode_tokens(code, sets, states, messages, keys, rng)
+        encoding = self.fastest(lambda: encode_tokens(code, sets, states, messages, keys, rng))
+        decoding = self.fastest(lambda: decode_tokens(code, sets, sent.symbols, keys))
         print(f"n = {n}, {self.frames} frames, rate {sets.message_bits / n:.3f}; CPU time per frame, one thread")
         print(f"Corollary, V = 64: encode {encoding:.4f} ms, decode {decoding:.4f} ms")
         self.compare()

@@ -83,11 +83,11 @@ def _embed(options: Embed) -> int:
     _check_output()
     key, message, prompt = load_key(options.key), options.read_message(), options.model.read_prompt()
     with quitting_on_interrupt(__name__):
-        from polar.text.command_line.commands import embed, import_models
+        from polar.text.command_line.commands import import_models, run_embed
 
         import_models()
 
-    embed(options, key, message, prompt)
+    run_embed(options, key, message, prompt)
     return DONE
 
 
@@ -98,12 +98,12 @@ def _decode(options: Decode) -> int:
     key, text = load_key(options.key), read_input(options.text_file)
     prompt = options.read_prompt()
     with quitting_on_interrupt(__name__):
-        from polar.text.command_line.commands import decode, import_models
+        from polar.text.command_line.commands import import_models, run_decode
 
         if options.needs_model:
             import_models()
 
-    return DONE if decode(options, key, text, prompt) else NO_MESSAGE
+    return DONE if run_decode(options, key, text, prompt) else NO_MESSAGE
 
 
 def _detect(options: Detect) -> int:
@@ -112,9 +112,9 @@ def _detect(options: Detect) -> int:
     _check_output()
     key, text = load_key(options.key), read_input(options.text_file)
     with quitting_on_interrupt(__name__):
-        from polar.text.command_line.commands import detect
+        from polar.text.command_line.commands import run_detect
 
-    return DONE if detect(options, key, text) else NO_MESSAGE
+    return DONE if run_detect(options, key, text) else NO_MESSAGE
 
 
 def _serve(options: Serve) -> int:

@@ -3,11 +3,11 @@
 from wm_env.common.command import run_module
 
 
-def evaluate() -> None:
+def covert_evaluate() -> None:
     """`covert-evaluate`, the same as `python -m polar.evaluate`."""
     run_module("polar.evaluate")
 
 
-def text() -> None:
+def covert_text() -> None:
     """`covert-text`, the same as `python -m polar`."""
     run_module("polar.__main__")

@@ -121,6 +121,17 @@ def test_one_module_shows_progress_and_one_ends_commands() -> None:
         assert [name for name, file in product.items() if word in file.read_text("utf-8")] == [owner], word
 
 
+def test_a_public_name_has_one_meaning() -> None:
+    """Each is defined in one module; `main` and `Options` are the entry and the options of every command."""
+    defined: dict[str, list[str]] = {}
+    for module, file in MODULES.items():
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                defined.setdefault(node.name, []).append(module)
+    twice = {name: places for name, places in defined.items() if len(places) > 1}
+    assert twice.keys() <= {"main", "Options"}, twice
+
+
 def test_no_room_is_crowded() -> None:
     for folder in {file.parent for file in MODULES.values()}:
         names = [file.name for file in folder.glob("*.py") if not file.name.startswith("__")]

@@ -19,7 +19,7 @@ LARGEST_STEP = 2**24
 """Adam counts its steps in float32: there the count ends."""
 
 
-class Entry(NamedTuple):
+class TensorSpec(NamedTuple):
     """What a tensor of a checkpoint must be: shape, type, and the range of its numbers, which are finite."""
 
     shape: tuple[int, ...]
@@ -37,7 +37,7 @@ class Best:
 
 
 @dataclass(frozen=True)
-class About:
+class CheckpointHeader:
     """What a checkpoint says beside its tensors.
 
     Attributes:
@@ -49,14 +49,14 @@ class About:
     best: Best | None
 
 
-def read_about(meta: Any, reached: int, source: object) -> About:
+def read_about(meta: Any, reached: int, source: object) -> CheckpointHeader:
     """The metadata of a checkpoint that was taken at the iteration `reached`.
 
     Raises:
         ValueError: an entry is missing, unknown, or of another type, or the best evaluation is yet to come.
     """
     try:
-        about = read_as(About, meta, source)
+        about = read_as(CheckpointHeader, meta, source)
     except ValueError as error:
         raise ValueError(f"{error}: {ADVICE}") from None
     if about.best is not None and not 0 <= about.best.at <= reached:
@@ -64,10 +64,10 @@ def read_about(meta: Any, reached: int, source: object) -> About:
     return about
 
 
-COUNT = Entry((), torch.int64, lowest=0)
+COUNT = TensorSpec((), torch.int64, lowest=0)
 
 
-def adam(parameter: Tensor, prefix: str, steps: tuple[int, int], by_row: bool = False) -> dict[str, Entry]:
+def adam(parameter: Tensor, prefix: str, steps: tuple[int, int], by_row: bool = False) -> dict[str, TensorSpec]:
     """Entries of what an Adam keeps for a parameter after a number of steps in a range.
 
     Args:
@@ -79,18 +79,20 @@ def adam(parameter: Tensor, prefix: str, steps: tuple[int, int], by_row: bool = 
     shape = tuple(parameter.shape)
     lowest, highest = (min(step, LARGEST_STEP) for step in steps)
     return {
-        f"{prefix}.step": Entry((), torch.float32, lowest, highest),
-        f"{prefix}.exp_avg": Entry(shape, parameter.dtype),
-        f"{prefix}.exp_avg_sq": Entry((shape[0], *[1] * (len(shape) - 1)) if by_row else shape, parameter.dtype, 0),
+        f"{prefix}.step": TensorSpec((), torch.float32, lowest, highest),
+        f"{prefix}.exp_avg": TensorSpec(shape, parameter.dtype),
+        f"{prefix}.exp_avg_sq": TensorSpec(
+            (shape[0], *[1] * (len(shape) - 1)) if by_row else shape, parameter.dtype, 0
+        ),
     }
 
 
-def like(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Entry]:
+def like(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, TensorSpec]:
     """Entries called `prefix`.NAME of the shapes and types of `tensors`."""
-    return {f"{prefix}.{name}": Entry(tuple(value.shape), value.dtype) for name, value in tensors.items()}
+    return {f"{prefix}.{name}": TensorSpec(tuple(value.shape), value.dtype) for name, value in tensors.items()}
 
 
-def checked(tensors: Mapping[str, Tensor], wanted: Mapping[str, Entry], source: object) -> dict[str, Tensor]:
+def checked(tensors: Mapping[str, Tensor], wanted: Mapping[str, TensorSpec], source: object) -> dict[str, Tensor]:
     """The tensors of a file, which has no scalars, in the shapes that are wanted.
 
     Raises:
@@ -118,7 +120,7 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")}
 
 
-def _fitting(value: Tensor, wanted: Entry, name: str) -> Tensor:
+def _fitting(value: Tensor, wanted: TensorSpec, name: str) -> Tensor:
     if value.dtype != wanted.dtype:
         raise ValueError(f"{name} has type {_short(value.dtype)}, {_short(wanted.dtype)} is needed: {ADVICE}")
     if value.shape not in (wanted.shape, wanted.shape or (1,)):

@@ -77,7 +77,7 @@ def preset(name: str | None = None, agent: str | None = None, objective: str | N
     return name, dataclasses.replace(found, agent=chosen, constants=constants)
 
 
-def settings_from_json(value: object, source: object = "settings") -> RunSettings:
+def run_settings_from_json(value: object, source: object = "settings") -> RunSettings:
     """What `RunSettings.to_json` wrote; settings that came later than the file have their defaults.
 
     Args:

@@ -15,8 +15,8 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.utils import LinearSchedule
 from torch import Tensor
 
-from agents.common.checkpoints import COUNT, Entry, adam, checked, count, like, under
-from agents.common.evaluation import Evaluation, summary
+from agents.common.checkpoints import COUNT, TensorSpec, adam, checked, count, like, under
+from agents.common.evaluation import Evaluation, law_summary
 from agents.common.learner import Learner
 from agents.common.runs import RunFolder
 from agents.common.settings import RunSettings
@@ -144,7 +144,7 @@ class PPOLearner(Learner):
         save_tree(unseen.tree, beside.tree)
         held_out = evaluate_deterministic(self.model, CovertWatermarkEnv(problem=unseen, objective=self.objective))
         save_law(held_out.law, beside.law)
-        say(f"{beside.law}: {summary(held_out, unseen, self.objective)}")
+        say(f"{beside.law}: {law_summary(held_out, unseen, self.objective)}")
 
 
 def make_model(arguments: dict[str, Any], settings: RunSettings) -> PPOLagrangian:
@@ -203,7 +203,7 @@ def _candidates(arguments: dict[str, Any]) -> int:
     return CovertWatermarkEnv(**arguments).candidates
 
 
-def _entries(model: PPOLagrangian, timesteps: int, updates: int) -> dict[str, Entry]:
+def _entries(model: PPOLagrangian, timesteps: int, updates: int) -> dict[str, TensorSpec]:
     """What a checkpoint of so many steps holds; before the first there is nothing of Adam.
 
     A rollout has up to `n_epochs` epochs, and an epoch up to as many steps of Adam as a rollout has states.
@@ -211,8 +211,8 @@ def _entries(model: PPOLagrangian, timesteps: int, updates: int) -> dict[str, En
     blocks = model.n_steps * model.n_envs
     rollouts = timesteps // blocks
     entries = like(model.policy.state_dict(), "policy") | {
-        "multiplier": Entry((), torch.float64, lowest=0),
-        "integral": Entry((), torch.float64, lowest=0),
+        "multiplier": TensorSpec((), torch.float64, lowest=0),
+        "integral": TensorSpec((), torch.float64, lowest=0),
         "num_timesteps": COUNT._replace(lowest=rollouts * blocks, highest=rollouts * blocks),
         "n_updates": COUNT._replace(lowest=rollouts, highest=rollouts * model.n_epochs),
     }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agents.common.checkpoints import COUNT, Entry, adam, checked, count, like, under
+from agents.common.checkpoints import COUNT, TensorSpec, adam, checked, count, like, under
 from agents.common.multiplier import dual_ascent
 from agents.common.policies import SoftmaxPolicy, softmax_policy
 from agents.common.settings import PolicySettings
@@ -167,11 +167,11 @@ class PrimalDual:
         self.multiplier = saved["multiplier"].to(device)
         self.iteration = iteration
 
-    def _entries(self, iteration: int) -> dict[str, Entry]:
+    def _entries(self, iteration: int) -> dict[str, TensorSpec]:
         """What `state` returns after so many steps; before the first there is nothing of Adam."""
         parameters = dict(self.policy.named_parameters())
         entries = like(parameters, "policy")
-        entries |= {"multiplier": Entry((), self.multiplier.dtype, lowest=0), "iteration": COUNT}
+        entries |= {"multiplier": TensorSpec((), self.multiplier.dtype, lowest=0), "iteration": COUNT}
         if iteration > 0:
             by_row = self.settings.second_moment == "row"
             for name, parameter in parameters.items():

@@ -6,8 +6,8 @@ import time
 
 from torch import Tensor
 
-from agents.common.checkpoints import About, Best, checked, like, read_about, under
-from agents.common.evaluation import Evaluation, law_metrics, progress
+from agents.common.checkpoints import Best, CheckpointHeader, checked, like, read_about, under
+from agents.common.evaluation import Evaluation, law_metrics, progress_line
 from agents.common.interrupts import InterruptedRunError, Interrupts
 from agents.common.learner import Learner
 from agents.common.log import Begun, TrainingLog
@@ -155,7 +155,7 @@ class _Harness:
             "time/iterations_per_second": speed,
         }
         self.log.add(learner.iteration, metrics)
-        line = progress(metrics, self.problem.epsilon, learner.multiplier)
+        line = progress_line(metrics, self.problem.epsilon, learner.multiplier)
         if self.shown.is_bar:
             self.shown.update(learner.iteration, note=lambda: line)
         elif self.total:
@@ -170,7 +170,7 @@ class _Harness:
     def _save_checkpoint(self) -> None:
         if tensors := self.learner.state():
             tensors |= {f"best.{name}": value for name, value in self.parameters.items()}
-            save_checkpoint(self.folder, tensors, dataclasses.asdict(About(self.log.fingerprint, self.best)))
+            save_checkpoint(self.folder, tensors, dataclasses.asdict(CheckpointHeader(self.log.fingerprint, self.best)))
 
 
 def _is_worse(evaluation: Evaluation, log: TrainingLog) -> bool:

@@ -19,7 +19,7 @@ from agents.common.runs import (
     read_config,
 )
 from agents.common.settings import AgentSettings, RunSettings
-from agents.common.table import AGENTS, agent_of, settings_from_json
+from agents.common.table import AGENTS, agent_of, run_settings_from_json
 from agents.training.loop import fit
 from wm_env.common.files import check_writable
 from wm_env.common.threads import torch_threads
@@ -87,6 +87,7 @@ def _problem(tree: StateTree, settings: RunSettings) -> Problem:
         cost_of(settings.cost),
         None if settings.channel == "none" else settings.channel,
         settings.noise,
+        settings.budget,
     )
 
 
@@ -98,7 +99,7 @@ def read_settings(path: Path) -> RunSettings:
         ValueError: its configuration is damaged.
     """
     folder = RunFolder(path)
-    return settings_from_json(read_config(folder)["settings"], folder.config)
+    return run_settings_from_json(read_config(folder)["settings"], folder.config)
 
 
 def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> Run:

@@ -59,7 +59,7 @@ def draw_states(code: TokenCode, frames: int, length: int, generator: torch.Gene
     return drawn.reshape(frames, length).numpy()
 
 
-def encode(
+def encode_tokens(
     code: TokenCode,
     sets: IndexSets,
     states: Ints,
@@ -94,7 +94,7 @@ def encode(
     return Sent(_draw_symbols(code.law, states, prefix, generator), dead_ends)
 
 
-def decode(code: TokenCode, sets: IndexSets, received: Ints, keys: Ints) -> Bits:
+def decode_tokens(code: TokenCode, sets: IndexSets, received: Ints, keys: Ints) -> Bits:
     """The messages of received symbols Y^n of shape (F, n), shape (F, message_bits).
 
     Raises:

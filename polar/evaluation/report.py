@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from polar.code.decoders import DECODERS, KNOWLEDGE
+from polar.evaluation.edits import EditedPoint
 from polar.evaluation.points import AdaptivePoint, CodeFigures, OperatingPoint
+from polar.evaluation.whole_texts import WholeTextPoint
 from wm_env.common.files import fingerprint, read_json
-from wm_env.common.tables import align, or_dash, with_interval
+from wm_env.common.tables import aligned_table, or_dash, with_interval
 from wm_env.law import JointLaw
 from wm_env.theory.limits import Limit
 from wm_env.tree import StateTree
@@ -74,8 +76,11 @@ def exact_content(
     limits: Mapping[int, Limit],
     adapted: AdaptivePoint | None = None,
     live: dict[str, Any] | None = None,
+    edited: Sequence[EditedPoint] = (),
+    whole: Sequence[WholeTextPoint] = (),
 ) -> dict[str, Any]:
-    """The content of results.json: fingerprints, operating points, one-shot limits, and `live_results` of the law."""
+    """The content of results.json: fingerprints, operating points, one-shot limits, errors after edits,
+    messages over whole texts, and `live_results` of the law."""
     rows = [asdict(point) for point in points]
     if adapted is not None:
         rows.append(_adaptive_row(adapted, tree.block_length))
@@ -84,6 +89,8 @@ def exact_content(
         "law": law_fingerprint(law),
         "operating_points": rows,
         "limits": [row for bits, limit in limits.items() for row in limit_rows(bits, limit, tree.block_length)],
+        "edited": [asdict(point) for point in edited],
+        "whole_texts": [asdict(point) for point in whole],
         "live": live,
     }
 
@@ -163,6 +170,31 @@ def error_table(points: Sequence[OperatingPoint], limits: Mapping[int, Limit]) -
     )
 
 
+def edited_table(points: Sequence[EditedPoint]) -> str:
+    """Error rates behind a channel of edits, one line per length and decoder."""
+    rows = [["bits", "decoder", "BER", "BLER"]]
+    rows += [[str(point.message_bits), point.decoder, f"{point.ber:.4f}", f"{point.bler:.4f}"] for point in points]
+    return aligned_table(rows)
+
+
+def whole_text_table(points: Sequence[WholeTextPoint]) -> str:
+    """Messages over the blocks of a text, one line per number of blocks and error probability."""
+    rows = [["blocks", "error at most", "bits", "bits/token", "error", "limit, bits", "TV text"]]
+    rows += [
+        [
+            str(point.blocks),
+            f"{point.target:g}",
+            str(point.message_bits),
+            f"{point.rate_bits_per_token:.4f}",
+            f"{point.error:.5f}",
+            str(point.limit_bits),
+            f"{point.tv_text:.4f}",
+        ]
+        for point in points
+    ]
+    return aligned_table(rows)
+
+
 def covertness_table(points: Sequence[OperatingPoint]) -> str:
     """Total variations, one line per code and key; "real model" is the bound against the untruncated model."""
     codes = {(point.message_bits, point.keys, point.surplus_key): point for point in points}
@@ -185,7 +217,7 @@ def variation_table(points: Sequence[OperatingPoint]) -> str:
     rows = [["bits", "surplus", *(f"{number} keys" for number in keys)]]
     for bits, way, by_keys in variation_curves(points):
         rows.append([str(bits), way, *(or_dash(by_keys.get(number)) for number in keys)])
-    return align(rows)
+    return aligned_table(rows)
 
 
 def variation_curves(points: Sequence[OperatingPoint]) -> list[tuple[int, str, dict[int, float]]]:
@@ -213,7 +245,7 @@ def limit_table(limits: Mapping[int, Limit]) -> str:
         for name, value in lines:
             errors = [f"{value(limit, budget):.4f}" for budget in TV_BUDGETS]
             rows.append([str(bits), name, *errors, f"{limit.zero_error:.3f}"])
-    return align(rows)
+    return aligned_table(rows)
 
 
 def adaptive_table(point: AdaptivePoint, block_length: int) -> str:
@@ -252,4 +284,4 @@ def measured(point: CodeFigures) -> str:
 
 
 def _table(points: Sequence[OperatingPoint], columns: Sequence[_Column]) -> str:
-    return align([[title for title, _ in columns]] + [[show(point) for _, show in columns] for point in points])
+    return aligned_table([[title for title, _ in columns]] + [[show(point) for _, show in columns] for point in points])

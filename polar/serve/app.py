@@ -18,13 +18,13 @@ from polar.serve import reading
 from polar.serve.bodies import BodyLimits
 from polar.serve.lanes import BusyError, GoneError, SlowError
 from polar.serve.messages import (
-    Detection,
+    DetectionBody,
     EmbedRequest,
     MarkedText,
     PlainRequest,
     PlainText,
-    Problem,
-    Reading,
+    ProblemBody,
+    ReadingBody,
     Status,
     TextRequest,
 )
@@ -42,7 +42,7 @@ LOCAL = ("127.0.0.1", "localhost")
 _PAGE_HEADERS = {"Content-Security-Policy": "default-src 'self'", "X-Content-Type-Options": "nosniff"}
 
 _REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem} for status in (400, 408, 413, 422, 429, 500, 503)
+    status: {"model": ProblemBody} for status in (400, 408, 413, 422, 429, 500, 503)
 }
 
 _AGAIN = {"Retry-After": "5"}
@@ -100,12 +100,12 @@ def _add_paths(app: FastAPI, service: Service) -> None:
         return await service.write(request, TextWriter.plain, wanted)
 
     @app.post("/decode")
-    async def decode(request: Request, wanted: TextRequest) -> Reading:
+    async def decode(request: Request, wanted: TextRequest) -> ReadingBody:
         """Read the message of a text."""
-        return await service.read(request, reading.decode, wanted.text)
+        return await service.read(request, reading.read_message, wanted.text)
 
     @app.post("/detect")
-    async def detect(request: Request, wanted: TextRequest) -> Detection:
+    async def detect(request: Request, wanted: TextRequest) -> DetectionBody:
         """Say whether a text is marked, and where. Quicker than to decode it, and only for the mark."""
         return await service.read(request, reading.detect, wanted.text)
 

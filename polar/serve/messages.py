@@ -55,7 +55,7 @@ class Token(_Message):
     marked: float = Field(ge=0, le=1, description="Probability that it is the sender's, if the text is marked at all.")
 
 
-class Detection(_Message):
+class DetectionBody(_Message):
     """Whether a text is marked, and where."""
 
     is_marked: bool = Field(description="Whether p_value is below 0.001, or there is a message.")
@@ -68,7 +68,7 @@ class Detection(_Message):
     parts: list[tuple[int, int]] = Field(description="Ranges of characters that are marked; none if it is not.")
 
 
-class Reading(Detection):
+class ReadingBody(DetectionBody):
     """The same, and the message."""
 
     message_bits: str | None = Field(description="The message as zeros and ones; null if there is none.")
@@ -89,7 +89,7 @@ class Status(_Message):
     total: int = Field(description="Tokens that it may have; 0 if none is being written.")
 
 
-class Problem(_Message):
+class ProblemBody(_Message):
     """Why a request was refused."""
 
     error: Annotated[str, Field(description="One line that says what to do.")]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from polar.serve.messages import Detection, Reading, Token
+from polar.serve.messages import DetectionBody, ReadingBody, Token
 from polar.text.command_line.output import is_plain_text
 from polar.text.keys.key import Key
 from polar.text.schemes.robust.messages import MARKED, message_of, plain_forms, read_pasted
@@ -37,12 +37,12 @@ def receiver_of(setup: ReaderSetup) -> Receiver:
     return Receiver(setup.key, read_text_tokenizer(setup.folder), setup.settings, setup.nonces)
 
 
-def detect(setup: ReaderSetup, text: str) -> Detection:
+def detect(setup: ReaderSetup, text: str) -> DetectionBody:
     """Whether a text is marked, by its pilots alone."""
     form = plain_forms(text)[0]
     found = receiver_of(setup).detect(form)
     is_marked = found.p_value < MARKED
-    return Detection(
+    return DetectionBody(
         is_marked=is_marked,
         p_value=found.p_value,
         score=found.score,
@@ -52,12 +52,12 @@ def detect(setup: ReaderSetup, text: str) -> Detection:
     )
 
 
-def decode(setup: ReaderSetup, text: str) -> Reading:
+def read_message(setup: ReaderSetup, text: str) -> ReadingBody:
     """The message of a text."""
     found = read_pasted(receiver_of(setup), text)
     payload = found.reading.payload
     message = None if payload is None else message_of(payload)
-    return Reading(
+    return ReadingBody(
         is_marked=found.is_marked,
         p_value=found.p_value,
         score=found.reading.score,

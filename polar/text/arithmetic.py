@@ -91,7 +91,7 @@ class Side(Protocol):
         """Tell how many tokens are behind."""
 
 
-class Sender:
+class ArithmeticSender:
     """Follows the point Z of a message.
 
     Attributes:
@@ -166,7 +166,7 @@ class NoEntropyError(WorkFailedError):
     """The model is certain of what it says for too long."""
 
 
-class Receiver:
+class ArithmeticReceiver:
     """Follows a text, and looks for the frame.
 
     Attributes:

@@ -20,7 +20,7 @@ from polar.text.framing import Message, frame_bits, payload_bits
 from polar.text.keys.derivation import message_keys, text_hash
 from polar.text.keys.key import Key
 from polar.text.records import About, Record
-from polar.text.scheme import Cost, Tokens, UnfitTextError, Writing
+from polar.text.scheme import Tokens, UnfitTextError, VariationBound, Writing
 from polar.text.settings import Limits
 from wm_env.common.command import WorkFailedError
 from wm_env.common.progress import Report, no_report
@@ -49,7 +49,7 @@ class Embedded:
     coded_tokens: int
     payload_bits: int
     frame_bits: int
-    cost: Cost
+    cost: VariationBound
     record: Record | None
     rejected: int = 0
 

@@ -62,7 +62,7 @@ Readers = tuple[Reader, ...]
 
 
 @dataclass(frozen=True)
-class Cost:
+class VariationBound:
     """How the law of a text differs from a public one.
 
     Attributes:
@@ -110,7 +110,7 @@ class Written:
 
     tokens: Tokens
     coded_tokens: int
-    cost: Cost
+    cost: VariationBound
     read: Reader
     answers: "Answers | None" = None
 

@@ -47,7 +47,7 @@ class QuantisedLaw:
         return marks
 
 
-def quantise(log2_prob: Floats) -> Ints:
+def integer_masses(log2_prob: Floats) -> Ints:
     """Masses in multiples of 2^-`MASS_BITS`, from the cumulative law rounded down.
 
     It is summed in integers of 2^-60, so that equal laws give equal integers on every machine. The mass of any range
@@ -58,7 +58,7 @@ def quantise(log2_prob: Floats) -> Ints:
     return quantised
 
 
-def likeliest(law: Ints, ids: Ints, top_p: float) -> Ints:
+def most_likely_mass(law: Ints, ids: Ints, top_p: float) -> Ints:
     """The masses of the fewest likeliest tokens that together have the share `top_p`, ties broken by token ids; 0 for
     the others.
     """
@@ -77,7 +77,7 @@ def restrict(law: Ints, ids: Ints, top_p: float, allowed: NDArray[np.bool_] | No
     Raises:
         NoEntropyError: no token is.
     """
-    likely = likeliest(law, ids, top_p)
+    likely = most_likely_mass(law, ids, top_p)
     left = likely if allowed is None else np.where(allowed, likely, 0)
     kept = int(left.sum()) / int(likely.sum())
     if not kept and allowed is not None:
@@ -109,7 +109,7 @@ class ModelSource:
         """The law of the token after `tokens`."""
         canvas, position = self.canvas(tokens)
         law = self.lm.log2_probs(torch.tensor([canvas]), position, self.settings.temperature)[0]
-        quantised = quantise(law.cpu().numpy()[self.vocabulary.ids])
+        quantised = integer_masses(law.cpu().numpy()[self.vocabulary.ids])
         allowed = None if self.settings.form == "any" else self.rule.after(self.vocabulary.text(tokens))
         return restrict(quantised, self.vocabulary.ids, self.settings.top_p, allowed)
 

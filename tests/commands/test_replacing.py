@@ -16,7 +16,7 @@ from wm_env.common.files import check_output, write_json
 from wm_env.law import save_law
 from wm_env.lm import quantise, verify
 from wm_env.lm.build import __main__ as build
-from wm_env.lm.pretrain.__main__ import train as pretrain
+from wm_env.lm.pretrain.__main__ import pretrain as pretrain
 from wm_env.runs import RunFolder
 from wm_env.synthetic import synthetic_tree
 

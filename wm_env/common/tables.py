@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 
-def align(rows: Sequence[Sequence[str]]) -> str:
+def aligned_table(rows: Sequence[Sequence[str]]) -> str:
     """Right-aligned columns, two spaces apart."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

@@ -77,7 +77,7 @@ class Cost(ABC):
 
     def told(self, value: float) -> str:
         """A value with the name and the unit of the cost, for people."""
-        return f"{self.title} {rounded(value)}{self.unit and f' {self.unit}'}"
+        return f"{self.title} {four_digits(value)}{self.unit and f' {self.unit}'}"
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other)
@@ -151,7 +151,7 @@ class KLDivergence(Cost):
         return torch.softmax(torch.where(support, tilt * LN2, -torch.inf), 1)
 
 
-def rounded(value: float) -> str:
+def four_digits(value: float) -> str:
     """Four digits after the point; a rounding error below 0 is no -0.0000."""
     return f"{round(value, 4) + 0.0:.4f}"
 

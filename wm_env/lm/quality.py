@@ -147,7 +147,7 @@ class Options:
     """exact or float32 arithmetic; by default exact for LLaDA and Dream."""
 
 
-def report(options: Options) -> Iterator[str]:
+def quality_lines(options: Options) -> Iterator[str]:
     """The lines the command prints, each as soon as it is known.
 
     Raises:
@@ -186,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parse(Options, prog="python -m wm_env.lm.quality", args=arguments)
 
     def work() -> None:
-        for line in report(options):
+        for line in quality_lines(options):
             print(line, flush=True)
 
     return exit_code(work)

@@ -137,7 +137,7 @@ def numbers(lm: MaskedLM, tree: StateTree, published: Mapping[str, str]) -> Iter
 
 def _canvas_numbers(lm: MaskedLM) -> Iterator[Number]:
     for form, kind, network in embedded_networks(lm.banned.device):
-        how = f"{kind}, fused" if network.steps == "fused" else f"{kind} products"
+        how = f"{kind}, fused" if network.fusion == "fused" else f"{kind} products"
         yield Number(f"canvases, {form.name}", how, partial(canvas_digest, network, lm))
 
 
@@ -202,7 +202,7 @@ def stored_numbers() -> dict[str, str]:
     return {name: str(value) for name, value in values.items()}
 
 
-def report(options: Options) -> bool:
+def verify_numbers(options: Options) -> bool:
     """Compute, print a line for every number, and compare; True if all agree, or were written.
 
     Raises:
@@ -249,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line: exit code 0 if all numbers agree, 1 if one differs, 2 for bad options, 130 after Ctrl-C."""
     with quitting_on_interrupt(__name__):
         options = parse(Options, prog="python -m wm_env.lm.verify", description=__doc__, args=arguments)
-    return exit_code(lambda: 0 if report(options) else OTHER_NUMBERS)
+    return exit_code(lambda: 0 if verify_numbers(options) else OTHER_NUMBERS)
 
 
 if __name__ == "__main__":

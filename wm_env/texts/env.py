@@ -62,7 +62,7 @@ class TextTask:
 
 
 @dataclass(frozen=True)
-class Step:
+class TextStep:
     """One context of each of several texts, played.
 
     Attributes:
@@ -76,7 +76,7 @@ class Step:
     induced: Floats
 
 
-def play(cover: Floats, actions: NDArray[Any]) -> Step:
+def play(cover: Floats, actions: NDArray[Any]) -> TextStep:
     """Measure the laws that are played in some contexts.
 
     Args:
@@ -91,7 +91,7 @@ def play(cover: Floats, actions: NDArray[Any]) -> Step:
     return measure_states(torch.from_numpy(cover), p_label, p_candidate)
 
 
-def measure_states(cover: Tensor, p_label: Tensor, p_candidate: Tensor) -> Step:
+def measure_states(cover: Tensor, p_label: Tensor, p_candidate: Tensor) -> TextStep:
     """`play` for P(u|s), shape (n, M), and W(x|u,s), shape (n, M, Q), that are laws."""
     candidates = cover.shape[1]
     # One state each: nothing is shared, and a copy is a column.
@@ -106,7 +106,7 @@ def measure_states(cover: Tensor, p_label: Tensor, p_candidate: Tensor) -> Step:
     )
     measured = measure(law)
     induced = (p_label[..., None] * p_candidate).sum(1)
-    return Step(measured.rate.numpy(), measured.cost.numpy(), induced.numpy())
+    return TextStep(measured.rate.numpy(), measured.cost.numpy(), induced.numpy())
 
 
 class CovertWatermarkText(gym.Env[Observation, NDArray[Any]]):
@@ -208,7 +208,7 @@ class CovertWatermarkText(gym.Env[Observation, NDArray[Any]]):
             raise ValueError(f"action of shape {np.shape(action)}: this environment wants {self.action_space.shape}")
         played = play(self._cover, np.asarray(action))
         rate, cost = float(played.rate[0]), float(played.cost[0])
-        candidate = int(draw(played.induced, np.array([self.np_random.random()]))[0])
+        candidate = int(draw_candidates(played.induced, np.array([self.np_random.random()]))[0])
         self._number += 1
         self._cost_so_far += task.gamma**self._number * cost
         if self._number < task.blocks:
@@ -227,7 +227,7 @@ class CovertWatermarkText(gym.Env[Observation, NDArray[Any]]):
 
     def _observation(self) -> Observation:
         ended = np.array([self._number == self.task.blocks])
-        seen = observe(self._cover, np.array([self._number]), ended)
+        seen = text_observation(self._cover, np.array([self._number]), ended)
         return {"state_probs": seen["state_probs"][0], "cover": seen["cover"][0], "block": seen["block"][0]}
 
 
@@ -297,16 +297,16 @@ class CovertWatermarkTextVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[
             raise ValueError(f"action of shape {np.shape(actions)}: this environment wants {self.action_space.shape}")
         return self.finish_step(play(self._cover, np.asarray(actions)[:, 0]))
 
-    def finish_step(self, played: Step) -> tuple[Observation, Floats, NDArray[np.bool_], NDArray[np.bool_], Infos]:
+    def finish_step(self, played: TextStep) -> tuple[Observation, Floats, NDArray[np.bool_], NDArray[np.bool_], Infos]:
         """Draw the blocks of laws that have been measured already, and move on."""
         task, copies = self.task, self.num_envs
-        chosen = draw(played.induced, np.array([rng.random() for rng in self._rngs]))
+        chosen = draw_candidates(played.induced, np.array([rng.random() for rng in self._rngs]))
         self._number += 1
         self._cost_so_far = self._cost_so_far + task.gamma**self._number * played.cost
         infos = self._infos(played.rate, played.cost, chosen)
         ended = self._number == task.blocks
         if ended:
-            last = observe(self._cover, np.full(copies, self._number), np.ones(copies, dtype=np.bool_))
+            last = text_observation(self._cover, np.full(copies, self._number), np.ones(copies, dtype=np.bool_))
             final_obs = np.full(copies, None, dtype=object)
             for copy in range(copies):
                 final_obs[copy] = {name: values[copy] for name, values in last.items()}
@@ -339,7 +339,7 @@ class CovertWatermarkTextVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[
 
     def _observation(self) -> Observation:
         copies = self.num_envs
-        return observe(self._cover, np.full(copies, self._number), np.zeros(copies, dtype=np.bool_))
+        return text_observation(self._cover, np.full(copies, self._number), np.zeros(copies, dtype=np.bool_))
 
 
 def make_task(
@@ -412,7 +412,7 @@ def spaces_of(task: TextTask) -> tuple[ProductOfSimplices, Dict]:
     )
 
 
-def observe(cover: Floats, block: Ints, ended: NDArray[np.bool_]) -> Observation:
+def text_observation(cover: Floats, block: Ints, ended: NDArray[np.bool_]) -> Observation:
     """What texts at some blocks show, with the copies as first axis; zeros for a text that has ended."""
     alive = ~ended[:, None]
     return {
@@ -434,7 +434,7 @@ def info_columns(task: TextTask, rate: Floats, cost: Floats, cost_so_far: Floats
     }
 
 
-def draw(law: Floats, uniform: Floats) -> Ints:
+def draw_candidates(law: Floats, uniform: Floats) -> Ints:
     """The candidate at a point of the distribution function of each row, shape (n,), int64; never one of mass 0."""
     above = law.cumsum(1)
     chosen: Ints = (above <= uniform[:, None] * above[:, -1:]).sum(1)

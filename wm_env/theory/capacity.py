@@ -68,7 +68,7 @@ class Cover:
 
 
 @dataclass(frozen=True)
-class Optimum:
+class BestLabelling:
     """The best labelling that a search found.
 
     Attributes:
@@ -130,7 +130,7 @@ def pair_cover(vocabulary: int, channel: Tensor | None = None) -> Cover:
     return Cover(uniform, torch.full((states, 2), 0.5, dtype=torch.float64), pairs, channel)
 
 
-def substitution_channel(tokens: int, probability: float) -> Tensor:
+def token_substitution(tokens: int, probability: float) -> Tensor:
     """P(y|x) of an editor who replaces a token by another, uniformly chosen one; shape (tokens, tokens).
 
     Raises:
@@ -225,7 +225,7 @@ def best_rate(
     restarts: int = 32,
     iterations: int = 5000,
     tolerance: float = 1e-12,
-) -> Optimum:
+) -> BestLabelling:
     """The largest I(U;Y) - I(U;S) with at most `labels` values of U, by `climb` from random starts, all at once.
 
     The problem is not concave: the result is a lower bound on the maximum, and reaches it if a start lies in its basin.
@@ -258,7 +258,7 @@ def best_rate(
                 break
     rates = rate_of(cover, assignment)
     best = assignment[int(rates.argmax())]
-    return Optimum(
+    return BestLabelling(
         rate=float(rate_of(cover, best)),
         key_rate=float(measure(block_law(cover, best)).i_ux_given_s),
         assignment=best,
@@ -267,7 +267,7 @@ def best_rate(
 
 
 @dataclass(frozen=True)
-class Pairs:
+class PairsTable:
     """Table of the Corollary's cover: its exact value, the best rate with M labels, and H(X|S)."""
 
     largest: int = 9
@@ -361,7 +361,7 @@ class Solve:
         if self.substitution is not None:
             if channel is not None:
                 raise ValueError("give the channel in the file or a substitution, not both")
-            channel = substitution_channel(cover.shape[1], self.substitution)
+            channel = token_substitution(cover.shape[1], self.substitution)
         return dense_cover(torch.tensor(stored.state_probs, dtype=torch.float64), cover, channel)
 
 
@@ -383,8 +383,8 @@ def _matrix(rows: tuple[tuple[float, ...], ...], name: str, source: Path) -> Ten
 def main(arguments: list[str] | None = None) -> int:
     """Command line: 0 done, 1 failed on the way, 2 an argument or a file is wrong, 130 interrupted."""
     with quitting_on_interrupt(__name__):
-        command: Pairs | Solve = parse_subcommand(
-            {"pairs": Pairs, "solve": Solve},
+        command: PairsTable | Solve = parse_subcommand(
+            {"pairs": PairsTable, "solve": Solve},
             prog="python -m wm_env.theory.capacity",
             description="Covert capacity of a memoryless cover (Theorem 1).",
             args=arguments,

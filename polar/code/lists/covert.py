@@ -82,7 +82,7 @@ def label_code(law: FreeTokens) -> TokenCode:
     return token_code(block_law(cover, torch.from_numpy(assignment)), torch.from_numpy(law.channel))
 
 
-def draw_states(law: FreeTokens, frames: int, length: int, rng: np.random.Generator) -> Ints:
+def draw_covert_states(law: FreeTokens, frames: int, length: int, rng: np.random.Generator) -> Ints:
     """States S^n, shape (frames, length): 0 free, 1 stuck at 0, 2 stuck at 1."""
     return rng.choice(3, (frames, length), p=law.state_probs)
 
@@ -136,7 +136,7 @@ def encode(
     check_bits("keys", keys, (len(states), sets.key_bits))
     pad, fixed = np.split(keys, [sets.message_bits], axis=1)
     word = np.zeros(states.shape, dtype=np.uint8)
-    word[:, sets.message[0]] = np.hstack((messages, check_values(messages, scheme.check))) ^ pad
+    word[:, sets.message[0]] = np.bitwise_xor(np.hstack((messages, check_values(messages, scheme.check))), pad)
     word[:, sets.key[0]] = fixed
 
     shift: Bits = rng.integers(2, size=states.shape, dtype=np.uint8) * (states == 0)
@@ -148,7 +148,7 @@ def encode(
     return np.where(states == 0, label, states - 1)
 
 
-def decode(code: TokenCode, sets: IndexSets, scheme: ListScheme, received: Ints, keys: Ints) -> Bits:
+def decode_list(code: TokenCode, sets: IndexSets, scheme: ListScheme, received: Ints, keys: Ints) -> Bits:
     """The messages of received labels, shape (F, n): of the likeliest path whose check is right, or of the likeliest.
 
     Raises:

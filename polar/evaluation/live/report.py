@@ -14,7 +14,7 @@ from polar.evaluation.live.texts import Continuation, TextKind
 from polar.evaluation.report import DECODER_LINE, STATE_LINE, law_fingerprint
 from wm_env.common.events import EventWriter
 from wm_env.common.files import write_text
-from wm_env.common.tables import align, or_dash, with_interval
+from wm_env.common.tables import aligned_table, or_dash, with_interval
 
 _TAIL = 80
 """Characters of the prompt that are shown in front of a sample."""
@@ -91,7 +91,7 @@ def text_error_table(live: Live) -> str:
                 *figures,
             ]
         )
-    return align(rows)
+    return aligned_table(rows)
 
 
 def likelihood_table(live: Live) -> str:
@@ -101,7 +101,7 @@ def likelihood_table(live: Live) -> str:
         bits = with_interval(row.bits_per_token, row.bits_per_token_ci95, ".3f")
         perplexity = with_interval(row.perplexity, row.perplexity_ci95, ".5g", ".4g")
         rows.append([row.texts, f"{row.temperature:g}", bits, perplexity])
-    return align(rows)
+    return aligned_table(rows)
 
 
 def detection_table(live: Live) -> str:
@@ -110,7 +110,7 @@ def detection_table(live: Live) -> str:
     for row in live.detections:
         known = [or_dash(value) for value in (row.auc_exact, row.tv, row.auc_bound)]
         rows.append([row.marked, row.plain, row.score, with_interval(row.auc, row.auc_ci95), *known])
-    return align(rows)
+    return aligned_table(rows)
 
 
 def save_transmissions(session: Session, rounds: Sequence[Round], path: Path) -> None:

@@ -68,7 +68,7 @@ class Continuation:
 
 
 @dataclass(frozen=True)
-class Paths:
+class TreePaths:
     """T texts as paths through a tree; arrays of shape (T, B).
 
     Attributes:
@@ -89,7 +89,7 @@ class Paths:
 
 def run_paths(
     tree: StateTree, law: JointLaw, codes: list[AdaptiveCode], prompts: Ints, rng: np.random.Generator
-) -> Paths:
+) -> TreePaths:
     """Watermarked texts: uniform messages and keys, the candidates from the polar encoder."""
     longest, dither_bits = max(int(code.lengths.max()) for code in codes), codes[0].codes[0].dither_bits
     state, columns = prompts, []
@@ -101,21 +101,21 @@ def run_paths(
         key = pad << dither_bits | dither
         columns.append((state, candidate, message, code.lengths[state], key))
         state = block.child[state, candidate]
-    return Paths(*(np.stack(column, axis=1) for column in zip(*columns, strict=True)))
+    return TreePaths(*(np.stack(column, axis=1) for column in zip(*columns, strict=True)))
 
 
-def cover_paths(tree: StateTree, prompts: Ints, rng: np.random.Generator) -> Paths:
+def cover_paths(tree: StateTree, prompts: Ints, rng: np.random.Generator) -> TreePaths:
     """Plain texts of the truncated model."""
     state, columns = prompts, []
     for block in tree.blocks:
         candidate = np.array([rng.choice(block.cover.shape[1], p=block.cover[row]) for row in state])
         columns.append((state, candidate, *np.zeros((3, len(state)), dtype=np.int64)))
         state = block.child[state, candidate]
-    return Paths(*(np.stack(column, axis=1) for column in zip(*columns, strict=True)))
+    return TreePaths(*(np.stack(column, axis=1) for column in zip(*columns, strict=True)))
 
 
 @dataclass(frozen=True)
-class TextWriter:
+class TreeTextWriter:
     """The model that continues prompts.
 
     Attributes:
@@ -132,7 +132,7 @@ class TextWriter:
     blocks: int
     temperature: float
 
-    def along_path(self, tree: StateTree, kind: TextKind, paths: Paths, row: int, context: Context) -> Continuation:
+    def along_path(self, tree: StateTree, kind: TextKind, paths: TreePaths, row: int, context: Context) -> Continuation:
         """Text number `row` of `paths`, scored by the model."""
         tokens: list[int] = []
         strings = []
@@ -226,7 +226,7 @@ class KeyedPools:
         pool: token ids of the context -> pool.
     """
 
-    def __init__(self, writer: TextWriter, draws: int, key: bytes) -> None:
+    def __init__(self, writer: TreeTextWriter, draws: int, key: bytes) -> None:
         """`draws` is Q; the key belongs to this text alone."""
         settings = PoolSettings("sampled", writer.block_length, draws, writer.temperature, draws, draws, key)
 
@@ -240,7 +240,7 @@ class KeyedPools:
 
 
 def keyed_text(
-    writer: TextWriter, pools: KeyedPools, prompt: int, context: Context, rng: np.random.Generator
+    writer: TreeTextWriter, pools: KeyedPools, prompt: int, context: Context, rng: np.random.Generator
 ) -> Continuation:
     """A text whose blocks carry as many uniform bits as their pools can at total variation 0.
 

@@ -33,7 +33,7 @@ def import_models() -> None:
     import wm_env.lm.models.load  # noqa: F401
 
 
-def embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
+def run_embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
     """Write a text; its nonce is noted before anything of the text gets out, and not if there is no text.
 
     Raises:
@@ -115,7 +115,7 @@ def _free_nonces(ledger: NonceLedger) -> Iterator[int]:
         yield nonce
 
 
-def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
+def run_decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
     """Print the message of a text; False if there is none.
 
     Raises:
@@ -164,7 +164,7 @@ def decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bool:
     return True
 
 
-def detect(options: Detect, key: Key, text: bytes) -> bool:
+def run_detect(options: Detect, key: Key, text: bytes) -> bool:
     """Print the score of a text and its marked parts; False if its p-value is `MARKED` or more.
 
     Raises:

@@ -33,6 +33,9 @@ FIRST_NONCES = 128
 MOST_NONCES = 1_000_000
 """More than anyone has the time to try."""
 
+MOST_PROMPT = 1 << 20
+"""Bytes of the longest prompt: the model sees the end of a long one, but all of it becomes tokens."""
+
 STDOUT = 1
 """The handle of standard output."""
 
@@ -88,7 +91,7 @@ class Model:
         if (self.prompt is None) == (self.prompt_file is None):
             raise ValueError("give either --prompt or --prompt-file")
         if self.prompt_file is not None:
-            return read_prompt_file(self.prompt_file)
+            return read_whole_prompt(self.prompt_file)
         return encoded(self.prompt or "", "--prompt").decode()
 
 
@@ -310,14 +313,14 @@ Command = (
 )
 
 
-def read_prompt_file(path: Path) -> str:
+def read_whole_prompt(path: Path) -> str:
     """The prompt in a file.
 
     Raises:
         ValueError: it is no text, or too long to be a prompt.
         OSError: it cannot be read.
     """
-    text = decoded(read_file(path))
+    text = decoded(read_file(path, MOST_PROMPT))
     if text is None:
         raise ValueError(f"{path} is not UTF-8 text: save it as UTF-8")
     return text

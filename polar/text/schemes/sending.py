@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from itertools import count
 
-from polar.text.arithmetic import Sender
+from polar.text.arithmetic import ArithmeticSender
 from polar.text.framing import frame_bits
 from polar.text.scheme import Tokens, Writing
 from polar.text.schemes.stream.walk import LawAfter, TokenLaw
@@ -21,7 +21,7 @@ def given(law: LawSettings) -> str:
     return "UTF-8" if law.form == "any" else "texts in canonical form"
 
 
-def open_sender(writing: Writing) -> Sender:
+def open_sender(writing: Writing) -> ArithmeticSender:
     """The side that follows the point of the message.
 
     Raises:
@@ -36,7 +36,7 @@ def open_sender(writing: Writing) -> Sender:
             f"the message does not fit: its frame has {needed} bits, and {most_tokens} tokens carry at most "
             f"{most_tokens * MASS_BITS} under any model, in fact a fraction of that: allow more blocks"
         )
-    return Sender(writing.message, writing.keys, most_tokens, limits.patience)
+    return ArithmeticSender(writing.message, writing.keys, most_tokens, limits.patience)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class KeptLaws:
         return 1 - math.prod(self.kept[tokens[:place]] for place in range(start, len(tokens)))
 
 
-def write_end(writing: Writing, sender: Sender, tokens: Tokens, node: Node, law_after: LawAfter) -> Tokens:
+def write_end(writing: Writing, sender: ArithmeticSender, tokens: Tokens, node: Node, law_after: LawAfter) -> Tokens:
     """All tokens of the text, from those of the message and the node of the token under way.
 
     The draws depend on the message, as no receiver needs them.

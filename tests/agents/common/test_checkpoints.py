@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from agents.common.checkpoints import Best, Entry, adam, checked, read_about
+from agents.common.checkpoints import Best, TensorSpec, adam, checked, read_about
 from agents.common.runs import CHECKPOINT_FORMAT, RunFolder
 from agents.common.settings import RunSettings
 from agents.common.table import preset
@@ -165,7 +165,7 @@ def test_scalars_come_back_without_an_axis():
 
 
 def test_entries_are_told_apart():
-    wanted = {"a": Entry((2,), torch.float32, lowest=0, highest=1)}
+    wanted = {"a": TensorSpec((2,), torch.float32, lowest=0, highest=1)}
     for tensors, told in (
         ({}, "a is missing"),
         ({"a": torch.zeros(2), "b": torch.zeros(2)}, "b is unknown"),

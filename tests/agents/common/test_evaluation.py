@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from agents.common.evaluation import evaluate_law, evaluate_policy, law_metrics, progress, summary
+from agents.common.evaluation import evaluate_law, evaluate_policy, law_metrics, law_summary, progress_line
 from agents.common.settings import PolicySettings
 from agents.planner.adaptive import plan_adaptive
 from agents.planner.rate import plan
@@ -28,9 +28,9 @@ def test_optimal_law_scores_its_optimum(small_tree):
     assert evaluation.feasible
     metrics = law_metrics(evaluation, problem, make_objective("gp", 4, 8))
     assert metrics["law/percent_of_optimum"] == pytest.approx(100.0, abs=1e-6)
-    assert progress(metrics, 0.1, 0.5).endswith("cost 0.1000 of 0.1, beta 0.500, 100.0 % of optimum")
+    assert progress_line(metrics, 0.1, 0.5).endswith("cost 0.1000 of 0.1, beta 0.500, 100.0 % of optimum")
     optimum = f"100.00 % of the optimum {problem.optimum.rate:.4f}"
-    assert summary(evaluation, problem, make_objective("gp", 4, 8)).endswith(f"of at most 0.1, {optimum}")
+    assert law_summary(evaluation, problem, make_objective("gp", 4, 8)).endswith(f"of at most 0.1, {optimum}")
     assert metrics["law/i_ux"] - metrics["law/i_us"] == pytest.approx(
         np.mean([float(measured.rate) for measured in evaluation.measures])
     )
@@ -43,8 +43,8 @@ def test_few_labels_are_compared_with_a_bound(small_tree):
     assert "law/percent_of_optimum" not in metrics
     # Two blocks of at most log2 2 bits.
     assert metrics["law/percent_of_bound"] == pytest.approx(100 * evaluation.rate / 2)
-    assert progress(metrics, 1.0, 0.5).endswith(f"beta 0.500, {50 * evaluation.rate:.1f} % of upper bound")
-    line = summary(evaluation, problem, objective)
+    assert progress_line(metrics, 1.0, 0.5).endswith(f"beta 0.500, {50 * evaluation.rate:.1f} % of upper bound")
+    line = law_summary(evaluation, problem, objective)
     assert line.endswith(f"{50 * evaluation.rate:.2f} % of the upper bound for 2 labels, 2.0000")
 
 
@@ -57,10 +57,10 @@ def test_costlier_law_is_not_feasible(small_tree):
     )
     assert evaluation.cost == pytest.approx(0.2, abs=1e-9)
     assert not evaluation.feasible
-    line = summary(evaluation, problem, objective)
+    line = law_summary(evaluation, problem, objective)
     assert line.endswith("total variation 0.2000 of at most 0.1, over the limit: train longer")
     assert "%" not in line
-    assert progress(law_metrics(evaluation, problem, objective), 0.1, 2.0).endswith(
+    assert progress_line(law_metrics(evaluation, problem, objective), 0.1, 2.0).endswith(
         "cost 0.2000 of 0.1, beta 2.000, over the limit"
     )
 
@@ -68,7 +68,7 @@ def test_costlier_law_is_not_feasible(small_tree):
 def test_no_training_reaches_a_budget_of_nothing(small_tree):
     problem, objective = Problem(small_tree, 0.0, 1.0), make_objective("gp", 4, 8)
     policy = initial_policy(problem, 8, PolicySettings(), seed=0)
-    line = summary(evaluate_policy(problem, objective, policy), problem, objective)
+    line = law_summary(evaluate_policy(problem, objective, policy), problem, objective)
     assert "--agent planner" in line
     assert "train longer" not in line
 
@@ -84,7 +84,7 @@ def test_coded_law_has_uniform_message_words_and_no_percentage(small_tree):
     metrics = law_metrics(evaluation, problem, objective)
     assert "law/percent_of_optimum" not in metrics
     assert not evaluation.feasible
-    assert progress(metrics, 0.1, 0.0).endswith(", over the limit")
+    assert progress_line(metrics, 0.1, 0.0).endswith(", over the limit")
 
 
 def test_lengths_by_state_are_reported_as_message_bits(small_tree):
@@ -100,7 +100,7 @@ def test_lengths_by_state_are_reported_as_message_bits(small_tree):
         float(block.state_probs.numpy() @ lengths) for block, lengths in zip(plan.law.blocks, plan.lengths, strict=True)
     )
     assert law_metrics(evaluation, problem, objective)["law/message_bits"] == pytest.approx(sent / 2)
-    line = summary(evaluation, problem, objective)
+    line = law_summary(evaluation, problem, objective)
     assert line.startswith(
         f"{sent:.4f} message bits over 2 blocks of 4 tokens ({sent / 8:.4f} bits per token), lengths by state, "
         "no errors, total variation "

@@ -11,7 +11,7 @@ from agents.common.runs import (
     read_config,
     save_checkpoint,
 )
-from agents.common.table import preset, settings_from_json
+from agents.common.table import preset, run_settings_from_json
 from wm_env.tree import load_tree
 
 
@@ -26,7 +26,7 @@ def test_new_run_holds_tree_and_configuration(tmp_path, small_tree):
     assert config["tree_fingerprint"] == small_tree.fingerprint
     assert config["command"] == ["train.py", "--preset", "smoke"]
     assert {"python", "torch", "numpy"} <= config["versions"].keys()
-    assert settings_from_json(config["settings"]) == preset("smoke")[1]
+    assert run_settings_from_json(config["settings"]) == preset("smoke")[1]
 
 
 def test_existing_run_is_left_alone(tmp_path, small_tree):

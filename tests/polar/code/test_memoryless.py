@@ -21,7 +21,7 @@ from polar.code.index_sets import (
     spectrum,
     token_code,
 )
-from polar.code.memoryless import decode, draw_states, encode
+from polar.code.memoryless import decode_tokens, draw_states, encode_tokens
 from polar.code.transform import polar_transform
 from wm_env.common.arrays import Ints
 from wm_env.theory.capacity import (
@@ -29,7 +29,7 @@ from wm_env.theory.capacity import (
     dense_cover,
     pair_cover,
     partition_assignment,
-    substitution_channel,
+    token_substitution,
 )
 
 
@@ -88,8 +88,8 @@ def test_every_frame_without_a_dead_end_is_decoded_and_tokens_come_from_the_stat
     generator = torch.Generator().manual_seed(1)
     states = draw_states(code, 300, 128, generator)
     messages, keys = random_bits(300, sets.message_bits, 2), random_bits(300, sets.key_bits, 3)
-    sent = encode(code, sets, states, messages, keys, np.random.default_rng(11))
-    right = (decode(code, sets, sent.symbols, keys) == messages).all(1)
+    sent = encode_tokens(code, sets, states, messages, keys, np.random.default_rng(11))
+    right = (decode_tokens(code, sets, sent.symbols, keys) == messages).all(1)
     assert right[sent.dead_ends == 0].all()
     assert right.mean() > 0.5
     pairs = code.law.symbol.numpy()[states]
@@ -102,8 +102,8 @@ def test_the_wrong_key_decodes_nothing() -> None:
     generator = torch.Generator().manual_seed(1)
     states = draw_states(code, 50, 128, generator)
     messages, keys = random_bits(50, 40, 2), random_bits(50, 40, 3)
-    sent = encode(code, sets, states, messages, keys, np.random.default_rng(11))
-    wrong = decode(code, sets, sent.symbols, random_bits(50, 40, 4))
+    sent = encode_tokens(code, sets, states, messages, keys, np.random.default_rng(11))
+    wrong = decode_tokens(code, sets, sent.symbols, random_bits(50, 40, 4))
     assert abs((wrong != messages).mean() - 0.5) < 0.06
 
 
@@ -116,8 +116,8 @@ def test_look_ahead_and_salt_each_rescue_frames() -> None:
     def failures(salt_bits: int, particles: int) -> int:
         sets = choose_sets(polarised, 120, salt_bits)
         messages, keys = random_bits(300, sets.message_bits, 6), random_bits(300, sets.key_bits, 7)
-        sent = encode(code, sets, states, messages, keys, np.random.default_rng(11), particles)
-        return int((decode(code, sets, sent.symbols, keys) != messages).any(1).sum())
+        sent = encode_tokens(code, sets, states, messages, keys, np.random.default_rng(11), particles)
+        return int((decode_tokens(code, sets, sent.symbols, keys) != messages).any(1).sum())
 
     plain = failures(0, 1)
     assert failures(0, 16) < plain / 2
@@ -134,7 +134,7 @@ def test_for_every_message_the_tokens_have_the_law_of_the_cover(salt_bits: int, 
     # Pairs (0,2), (0,1), (1,3), (2,3): the second and the last lie inside one half and fix their label.
     states = np.tile(np.array([1, 0, 4, 5]), (frames, 1))
     messages = np.tile(random_bits(1, sets.message_bits, 9), (frames, 1))
-    sent = encode(
+    sent = encode_tokens(
         code, sets, states, messages, random_bits(frames, sets.key_bits, 10), np.random.default_rng(11), particles
     )
     assert (sent.dead_ends > 0).mean() > 0.05
@@ -193,7 +193,7 @@ def test_the_bound_falls_with_the_length_at_a_fixed_rate() -> None:
 
 
 def test_noisy_text_is_decoded_with_the_help_of_key_positions() -> None:
-    cover, channel = pair_cover(8), substitution_channel(8, 0.02)
+    cover, channel = pair_cover(8), token_substitution(8, 0.02)
     law = block_law(cover, partition_assignment(cover, torch.arange(8) // 4, 2))
     code = token_code(law, channel)
     sets = choose_sets(spectrum(code, 9), 40)
@@ -202,15 +202,15 @@ def test_noisy_text_is_decoded_with_the_help_of_key_positions() -> None:
     generator = torch.Generator().manual_seed(3)
     states = draw_states(code, 100, 512, generator)
     messages, keys = random_bits(100, 40, 4), random_bits(100, sets.key_bits, 5)
-    sent = encode(code, sets, states, messages, keys, np.random.default_rng(11))
+    sent = encode_tokens(code, sets, states, messages, keys, np.random.default_rng(11))
     rng = np.random.default_rng(6)
     hit = rng.random(sent.symbols.shape) < 0.02
     received = np.where(hit, (sent.symbols + rng.integers(1, 8, sent.symbols.shape)) % 8, sent.symbols)
     assert hit.any(1).all()
-    assert (decode(code, sets, received, keys) == messages).all(1).mean() > 0.9
+    assert (decode_tokens(code, sets, received, keys) == messages).all(1).mean() > 0.9
     blind = keys.copy()
     blind[:, 40:] ^= 1
-    assert (decode(code, sets, received, blind) == messages).all(1).mean() < 0.1
+    assert (decode_tokens(code, sets, received, blind) == messages).all(1).mean() < 0.1
 
 
 def test_sets_take_the_most_uniform_decodable_positions() -> None:
@@ -251,6 +251,6 @@ def test_wrong_shapes_are_named() -> None:
     sets = choose_sets(spectrum(code, 3), 2)
     states = np.zeros((5, 8), dtype=np.int64)
     with pytest.raises(ValueError, match=r"messages must have shape \(5, 2\)"):
-        encode(code, sets, states, random_bits(5, 3, 0), random_bits(5, 2, 0), np.random.default_rng(0))
+        encode_tokens(code, sets, states, random_bits(5, 3, 0), random_bits(5, 2, 0), np.random.default_rng(0))
     with pytest.raises(ValueError, match=r"keys must have shape \(5, 2\)"):
-        decode(code, sets, states, random_bits(5, 1, 0))
+        decode_tokens(code, sets, states, random_bits(5, 1, 0))

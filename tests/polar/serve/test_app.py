@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from polar.serve.app import LOCAL, make_app
 from polar.serve.options import Serve, ServeLimits
-from polar.serve.reading import ReaderSetup, decode
+from polar.serve.reading import ReaderSetup, read_message
 from polar.serve.service import Service
 from polar.serve.writing import TextWriter
 from polar.text.keys.key import Key
@@ -127,7 +127,7 @@ def test_the_readers_look_for_all_nonces_that_were_used(lm_folder, tmp_path):
 
 def test_another_key_sees_nothing(lm_folder, marked):
     other = ReaderSetup(Key(bytes(32)), lm_folder, RobustSettings(payload_bits=8), range(4))
-    found = decode(other, marked["text"])
+    found = read_message(other, marked["text"])
     assert not found.is_marked
     assert found.message_bits is None
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from polar.text.arithmetic import (
     GUARD,
+    ArithmeticReceiver,
+    ArithmeticSender,
     Interval,
     MessageTooLongError,
     NoEntropyError,
-    Receiver,
-    Sender,
 )
 from polar.text.framing import parse_bits
 from polar.text.keys.derivation import MessageKeys
@@ -58,7 +58,7 @@ def test_information_and_width(width):
 
 def transmit(message, steps, keys=KEYS, receiver_keys=KEYS):
     """Choices of one letter each; the text is the letters."""
-    sender = Sender(message, keys, most_tokens=10**6, patience=10**6)
+    sender = ArithmeticSender(message, keys, most_tokens=10**6, patience=10**6)
     text = b""
     chosen = []
     for step in steps:
@@ -68,7 +68,7 @@ def transmit(message, steps, keys=KEYS, receiver_keys=KEYS):
         text += bytes([97 + sender.choose(step, lambda text, position: None)])
     if not sender.done:
         return None
-    receiver = Receiver(text, receiver_keys)
+    receiver = ArithmeticReceiver(text, receiver_keys)
     for step in chosen:
         assert not receiver.done
         receiver.choose(step, lambda text, position: text[position] - 97)
@@ -92,7 +92,7 @@ def test_the_receiver_finds_the_message_at_the_sender_s_last_choice(message, pat
 
 def test_the_stop_rule_is_public():
     """How long a text gets depends on the weights chosen and the length of the frame, not on key or message."""
-    sender = Sender(b"abc", KEYS, 10**6, 10**6)
+    sender = ArithmeticSender(b"abc", KEYS, 10**6, 10**6)
     width = Fraction(1)
     while not sender.done:
         assert width > Fraction(1, 2**sender.frame.length)
@@ -112,7 +112,7 @@ def test_frames_differ_from_key_to_key():
     first_choices = {
         tuple(
             sender.choose([1] * 16, lambda text, position: None)
-            for sender in [Sender(b"same", MessageKeys(KEYS.key, nonce, b"stream"), 99, 99)]
+            for sender in [ArithmeticSender(b"same", MessageKeys(KEYS.key, nonce, b"stream"), 99, 99)]
             for _ in range(4)
         )
         for nonce in range(50)
@@ -121,18 +121,18 @@ def test_frames_differ_from_key_to_key():
 
 
 def test_receiver_refuses_impossible_and_short_texts():
-    receiver = Receiver(b"ab", KEYS)
+    receiver = ArithmeticReceiver(b"ab", KEYS)
     with pytest.raises(NoMessageError, match="no choice of the key fits"):
         receiver.choose([0, 1], lambda text, position: 0)
     receiver.put(b"ab")
     with pytest.raises(NoMessageError, match="ends before"):
         receiver.choose([1, 1], lambda text, position: None)
     with pytest.raises(NoMessageError, match="no choice of the key fits"):
-        Receiver(b"ab", KEYS).put(b"b")
+        ArithmeticReceiver(b"ab", KEYS).put(b"b")
 
 
 def test_sender_gives_up_where_there_is_no_room():
-    sender = Sender(bytes(50), KEYS, most_tokens=100, patience=30)
+    sender = ArithmeticSender(bytes(50), KEYS, most_tokens=100, patience=30)
     for count in range(1, 101):
         sender.choose([1] * 4, lambda text, position: None)
         if count == 100:
@@ -143,7 +143,7 @@ def test_sender_gives_up_where_there_is_no_room():
 
 
 def test_sender_gives_up_where_there_is_no_choice():
-    sender = Sender(b"", KEYS, most_tokens=1000, patience=30)
+    sender = ArithmeticSender(b"", KEYS, most_tokens=1000, patience=30)
     sender.choose([1, 1, 1, 1], lambda text, position: None)
     sender.note_tokens(1)
     for count in range(2, 31):

@@ -9,7 +9,7 @@ from ascii_lm import write_ascii_lm
 from scipy.stats import chisquare
 from tiny_lm import write_lm
 
-from polar.text.arithmetic import MessageTooLongError, NoEntropyError, Receiver, Sender
+from polar.text.arithmetic import ArithmeticReceiver, ArithmeticSender, MessageTooLongError, NoEntropyError
 from polar.text.channel import open_channel
 from polar.text.decoding import decode, decode_with_record, text_forms
 from polar.text.embedding import embed, embed_with_retries
@@ -19,7 +19,7 @@ from polar.text.keys.key import Key
 from polar.text.records import RECORD_FORMAT, compress, expand, load_record, save_record
 from polar.text.scheme import NoMessageError, UnfitTextError
 from polar.text.schemes.block import Block
-from polar.text.schemes.stream.walk import walk
+from polar.text.schemes.stream.walk import walk_tokens
 from polar.text.settings import LawSettings, Limits, Settings
 from polar.text.tail import ends_sentence, write_tail
 from wm_env.common.tensors import FileFormat, read_tensors, write_tensors
@@ -148,9 +148,9 @@ def test_the_p_value_counts_every_check_value_that_was_compared(channels):
     attempts = 0
     for form in forms:
         keys = message_keys(KEY, 3, STREAM, text_hash("the year"))
-        receiver = Receiver(form, keys)
+        receiver = ArithmeticReceiver(form, keys)
         with contextlib.suppress(NoMessageError):
-            walk(channel.source.vocabulary, keys, receiver, channel.source.law)
+            walk_tokens(channel.source.vocabulary, keys, receiver, channel.source.law)
         attempts += receiver.attempts
         if receiver.message is not None:
             break
@@ -253,8 +253,8 @@ def test_only_texts_that_are_no_utf8_are_discarded(tmp_path):
     discarded, count = 0, 10
     for nonce in range(count):
         keys = message_keys(KEY, nonce, ANY, text_hash("ab"))
-        sender = Sender(b"", keys, most_tokens=2048, patience=256)
-        tokens, node = walk(vocabulary, keys, sender, channel.source.law)
+        sender = ArithmeticSender(b"", keys, most_tokens=2048, patience=256)
+        tokens, node = walk_tokens(vocabulary, keys, sender, channel.source.law)
         draws = keys.stream("tail", sender.frame.first(32).to_bytes())
         tokens = write_tail(vocabulary, tokens, node, draws, "none", channel.source.law)
         try:
@@ -307,7 +307,9 @@ def test_chi_square_of_embedded_texts(lm):
     def first_token(nonce):
         # What follows is of no concern, so one law does for all tokens.
         keys = message_keys(KEY, nonce, ANY, text_hash("the"))
-        return walk(channel.source.vocabulary, keys, Sender(b"", keys, 4096, 256), lambda tokens: first)[0][0]
+        return walk_tokens(
+            channel.source.vocabulary, keys, ArithmeticSender(b"", keys, 4096, 256), lambda tokens: first
+        )[0][0]
 
     canvas, position = channel.source.canvas(())
     law = np.exp2(lm.log2_probs(torch.tensor([canvas]), position, 1.0)[0].numpy())

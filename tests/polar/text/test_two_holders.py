@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from scipy.stats import chisquare
 
-from polar.text.arithmetic import Sender
+from polar.text.arithmetic import ArithmeticSender
 from polar.text.keys.derivation import KeyStream, MessageKeys, message_keys, text_hash
 from polar.text.keys.key import Key
 from polar.text.schemes.block import Block
@@ -48,7 +48,7 @@ def old_point(key, nonce, message):
 def new_point(key, nonce, message, prompt):
     """What the sender of this version follows, from the choices that it makes between equally likely options."""
     keys = message_keys(Key(key), nonce, Settings(), text_hash(prompt))
-    sender, point = Sender(message, keys, 10**6, 10**6), 0
+    sender, point = ArithmeticSender(message, keys, 10**6, 10**6), 0
     for _ in range(BITS // 8):
         point = point << 8 | sender.choose([1] * 256, lambda text, position: None)
     return point

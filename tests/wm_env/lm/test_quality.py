@@ -12,7 +12,7 @@ from tiny_lm import brute_force, write_lm
 
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.masked_lm import MaskedLM
-from wm_env.lm.quality import Options, chain_rule_bits, cut_windows, main, measure_quality, report, sample
+from wm_env.lm.quality import Options, chain_rule_bits, cut_windows, main, measure_quality, quality_lines, sample
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +91,12 @@ def test_a_sample_has_no_masks_left_and_repeats_for_a_seed(lm: MaskedLM) -> None
 
 def test_bad_requests_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="give text to measure"):
-        list(report(Options(str(folder))))
+        list(quality_lines(Options(str(folder))))
     with pytest.raises(ValueError, match="at least"):
-        list(report(Options(str(folder), prompts=tmp_path, samples=0)))
+        list(quality_lines(Options(str(folder), prompts=tmp_path, samples=0)))
     (tmp_path / "prompts").write_text("a b a b a b a b a b a b a b a b a b a b a b\n")
     with pytest.raises(ValueError, match="at most 40"):
-        list(report(Options(str(folder), prompts=tmp_path / "prompts")))
+        list(quality_lines(Options(str(folder), prompts=tmp_path / "prompts")))
 
 
 def test_the_command_prints_figures_and_samples(

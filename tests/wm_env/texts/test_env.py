@@ -17,7 +17,7 @@ from wm_env.lm.pools import candidates as pools
 from wm_env.optimum import solve
 from wm_env.synthetic import synthetic_tree
 from wm_env.texts.contexts import Chain, ChainContexts, TreeContexts, random_chain
-from wm_env.texts.env import draw
+from wm_env.texts.env import draw_candidates
 from wm_env.texts.live_contexts import LiveContexts
 from wm_env.tree import save_tree
 
@@ -250,7 +250,7 @@ class TestEnvironment:
     def test_draws_follow_the_law_and_never_hit_nothing(self):
         law = np.array([[0.0, 0.25, 0.0, 0.75, 0.0]])
         points = [0.0, 0.1, 0.2499, 0.2501, 0.9, np.nextafter(1, 0)]
-        assert [int(draw(law, np.array([point]))[0]) for point in points] == [1, 1, 1, 3, 3, 3]
+        assert [int(draw_candidates(law, np.array([point]))[0]) for point in points] == [1, 1, 1, 3, 3, 3]
 
     def test_what_is_refused(self, small_tree_file):
         for wrong, message in (

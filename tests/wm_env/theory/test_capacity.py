@@ -30,7 +30,7 @@ from wm_env.theory.capacity import (
     pair_cover,
     partition_assignment,
     rate_of,
-    substitution_channel,
+    token_substitution,
 )
 
 
@@ -196,8 +196,8 @@ def test_behind_a_channel_the_solver_matches_brute_force(seed: int) -> None:
 
 def test_a_channel_that_changes_nothing_or_hides_everything() -> None:
     cover = random_cover(5, 3, 3)
-    clean = Cover(cover.state_probs, cover.cover, cover.symbol, substitution_channel(3, 0.0))
-    useless = Cover(cover.state_probs, cover.cover, cover.symbol, substitution_channel(3, 2 / 3))
+    clean = Cover(cover.state_probs, cover.cover, cover.symbol, token_substitution(3, 0.0))
+    useless = Cover(cover.state_probs, cover.cover, cover.symbol, token_substitution(3, 2 / 3))
     generator = torch.Generator().manual_seed(0)
     assert best_rate(clean, 3, generator).rate == pytest.approx(capacity(cover), abs=1e-6)
     assert best_rate(useless, 3, generator).rate == pytest.approx(0, abs=1e-6)
@@ -219,7 +219,7 @@ def test_wrong_arguments_are_named() -> None:
     with pytest.raises(ValueError, match=r"labels=0, .*: at least 1"):
         best_rate(pair_cover(3), 0, torch.Generator())
     with pytest.raises(ValueError, match="substitution"):
-        substitution_channel(4, 1.5)
+        token_substitution(4, 1.5)
 
 
 def test_command_prints_the_rate_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

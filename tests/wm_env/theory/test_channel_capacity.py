@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from wm_env.theory.capacity import best_rate, dense_cover, main, rate_of, substitution_channel
+from wm_env.theory.capacity import best_rate, dense_cover, main, rate_of, token_substitution
 from wm_env.theory.channel_capacity import channel_capacity, count_maps
 
 STATES = np.full(3, 1 / 3)
@@ -16,7 +16,7 @@ COVER = np.array([[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]])
 
 @pytest.mark.parametrize(("noise", "expected"), [(0.1, 0.220761), (0.2, 0.0948)])
 def test_two_labels_are_not_enough_behind_a_channel(noise: float, expected: float) -> None:
-    channel = substitution_channel(2, noise)
+    channel = token_substitution(2, noise)
     found = channel_capacity(STATES, COVER, channel.numpy())
     assert found.rate == pytest.approx(expected, abs=3e-5)
     assert found.gap <= 1e-7
@@ -44,7 +44,7 @@ def test_no_random_label_law_beats_the_certificate(seed: int) -> None:
 
 
 def test_the_law_of_maps_keeps_the_cover_and_has_the_rate() -> None:
-    channel = substitution_channel(2, 0.1).numpy()
+    channel = token_substitution(2, 0.1).numpy()
     found = channel_capacity(STATES, COVER, channel)
     law = STATES[:, None] * found.law
     for token in range(2):

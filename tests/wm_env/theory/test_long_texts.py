@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wm_env.theory.long_texts import longest_message, pinsker_bound, text_success, text_variation
+from wm_env.theory.long_texts import longest_message, pinsker_bound, product_variation, text_success, tilt_texts
 
 
 def random_source(seed):
@@ -35,7 +35,7 @@ def test_bounds_hold_the_sum_over_all_texts(seed, blocks, bits):
     texts = list(all_texts(laws, covers, probs, blocks))
     variation = sum(abs(p - q) for p, q, _ in texts) / 2
     success = sum(p * min(1, 0.5**bits / given) for p, _, given in texts)
-    found, reached = text_variation(laws, covers, probs, blocks), text_success(covers, probs, blocks, bits)
+    found, reached = product_variation(laws, covers, probs, blocks), text_success(covers, probs, blocks, bits)
     assert found.lower <= variation + 1e-12
     assert variation <= found.upper + 1e-12
     assert found.upper - found.lower < 1e-3
@@ -48,7 +48,7 @@ def test_bounds_hold_the_sum_over_all_texts(seed, blocks, bits):
 def test_candidates_that_are_never_sent_give_the_text_away():
     covers, laws = np.array([[0.9, 0.1]]), np.array([[1.0, 0.0]])
     for blocks in (1, 2, 10):
-        found = text_variation(laws, covers, np.ones(1), blocks)
+        found = product_variation(laws, covers, np.ones(1), blocks)
         assert found.lower == pytest.approx(1 - 0.9**blocks, abs=1e-3)
         assert found.upper == pytest.approx(1 - 0.9**blocks, abs=1e-3)
     assert pinsker_bound(laws, covers, np.ones(1), 1) == 1.0
@@ -65,6 +65,18 @@ def test_the_longest_message_is_the_last_one_within_the_error():
 
 def test_variation_of_a_text_grows_slower_than_the_sum():
     laws, covers, probs = random_source(0)
-    one = text_variation(laws, covers, probs, 1).upper
-    many = text_variation(laws, covers, probs, 64)
+    one = product_variation(laws, covers, probs, 1).upper
+    many = product_variation(laws, covers, probs, 64)
     assert one < many.lower <= many.upper < 64 * one
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_tilted_texts_spend_their_budget_and_no_more(seed, blocks):
+    _, covers, probs = random_source(seed)
+    found = tilt_texts(covers, probs, blocks, 0.05)
+    variation = sum(abs(p - q) for p, q, _ in all_texts(found.laws, covers, probs, blocks)) / 2
+    assert variation == pytest.approx(0.05, abs=2e-4)
+    assert variation <= 0.05 + 1e-12
+    ratio = np.log(found.laws) - found.exponent * np.log(covers)
+    assert np.ptp(ratio, axis=1) == pytest.approx(0, abs=1e-9)

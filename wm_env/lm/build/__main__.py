@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if world_size() == 1:
             options.check()
         with quitting_on_interrupt(__name__):
-            from wm_env.lm.build.builder import run
-        return run(options)
+            from wm_env.lm.build.builder import run_build
+        return run_build(options)
 
     return exit_code(work, "interrupted: give the same command again to go on")
 

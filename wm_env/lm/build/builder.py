@@ -26,7 +26,7 @@ from wm_env.lm.build.cost import (
 from wm_env.lm.build.crew import Crew, StoppedError
 from wm_env.lm.build.options import BuildOptions
 from wm_env.lm.build.partial import Context, delete_parts, parts_folder, recorded_rows
-from wm_env.lm.build.progress import progress
+from wm_env.lm.build.progress import build_progress
 from wm_env.lm.build.states import Grown, encode_prompts, grow_tree, pool_law
 from wm_env.lm.models.forward import can_compile
 from wm_env.lm.models.load import checked_device, dtype_named, load_lm
@@ -42,7 +42,7 @@ GIB = 2.0**30
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """Everything that a build needs, checked before the work starts; `settings.rows` may still change."""
 
     options: BuildOptions
@@ -63,7 +63,7 @@ class Plan:
         return self.options.batch_size or states * -(-8 // states)
 
 
-def prepare(options: BuildOptions) -> Plan:
+def prepare(options: BuildOptions) -> BuildPlan:
     """Check the options, the output, the prompts and the model, the cheapest first.
 
     Raises:
@@ -83,10 +83,10 @@ def prepare(options: BuildOptions) -> Plan:
         lm = compiled_lm(lm)
     contexts = tuple(encode_prompts(lm, prompts, options.blocks * options.block_length))
     check_pool_size(lm, settings)
-    return Plan(options, settings, tuple(prompts), contexts, lm)
+    return BuildPlan(options, settings, tuple(prompts), contexts, lm)
 
 
-def with_rows(plan: Plan, crew: Crew) -> Plan:
+def with_rows(plan: BuildPlan, crew: Crew) -> BuildPlan:
     """The plan with the number of rows that was asked for, that an earlier build began with, or that fits."""
     if plan.options.rows is not None:
         return plan
@@ -104,7 +104,7 @@ class Speed:
     model: float
 
 
-def tell_cost(plan: Plan, crew: Crew) -> tuple[int, Speed]:
+def tell_cost(plan: BuildPlan, crew: Crew) -> tuple[int, Speed]:
     """Measure the speed and print what the build costs; returns the number of states and the speed."""
     settings, lm, lengths = plan.settings, plan.lm, [len(context) for context in plan.contexts]
     cost = estimate(lm, plan.contexts, settings, blocks=plan.options.blocks, batch_size=plan.batch_size)
@@ -126,7 +126,7 @@ def tell_cost(plan: Plan, crew: Crew) -> tuple[int, Speed]:
     return cost.states, speed
 
 
-def build(plan: Plan, crew: Crew) -> Grown:
+def build(plan: BuildPlan, crew: Crew) -> Grown:
     """Grow the tree of `plan`; the first process writes it and removes the finished batches.
 
     Where the number of rows is open and memory runs out in any process, all begin again with half of it.
@@ -142,7 +142,7 @@ def build(plan: Plan, crew: Crew) -> Grown:
 
 
 @contextmanager
-def _parts_for_itself(plan: Plan, crew: Crew) -> Iterator[None]:
+def _parts_for_itself(plan: BuildPlan, crew: Crew) -> Iterator[None]:
     """The first process locks the folder of finished batches, so that no other build uses or removes it."""
     if not crew.first:
         yield
@@ -153,7 +153,7 @@ def _parts_for_itself(plan: Plan, crew: Crew) -> Iterator[None]:
         yield
 
 
-def _build(plan: Plan, crew: Crew) -> Grown:
+def _build(plan: BuildPlan, crew: Crew) -> Grown:
     while True:
         rows = plan.settings.rows
         attempt = crew.within(f"rows {rows}")
@@ -170,11 +170,11 @@ def _build(plan: Plan, crew: Crew) -> Grown:
             tell(f"out of memory with passes of {rows} canvases: all states are made again in passes of {rows // 2}")
 
 
-def _grow_and_write(plan: Plan, crew: Crew) -> Grown:
+def _grow_and_write(plan: BuildPlan, crew: Crew) -> Grown:
     options = plan.options
     parts = parts_folder(options.target())
     states, speed = tell_cost(plan, crew)
-    with progress(states, speed.peak, crew) as report:
+    with build_progress(states, speed.peak, crew) as report:
         grown = grow_tree(
             plan.lm,
             plan.prompts,
@@ -192,7 +192,7 @@ def _grow_and_write(plan: Plan, crew: Crew) -> Grown:
     return grown
 
 
-def summary(grown: Grown, path: Path) -> str:
+def tree_summary(grown: Grown, path: Path) -> str:
     """What was built: one line a block, then the file."""
     tree = grown.tree
     lines = []
@@ -213,7 +213,7 @@ def summary(grown: Grown, path: Path) -> str:
     return "\n".join([*lines, f"{path}: {path.stat().st_size} bytes, fingerprint {tree.fingerprint}"])
 
 
-def run(options: BuildOptions) -> int:
+def run_build(options: BuildOptions) -> int:
     """Build, or tell the cost; returns the exit code: 0 done, 1 another process failed, and has told why.
 
     Raises:
@@ -243,4 +243,4 @@ def _run(options: BuildOptions, crew: Crew) -> None:
             return
     grown = build(plan, crew)
     if crew.first:
-        print(summary(grown, options.target()))
+        print(tree_summary(grown, options.target()))

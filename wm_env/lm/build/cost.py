@@ -21,7 +21,7 @@ SHARE_OF_MEMORY = 0.8
 
 
 @dataclass(frozen=True)
-class Cost:
+class BuildCost:
     """An upper bound: states may have fewer than Q candidates, and equal contexts are computed once.
 
     Attributes:
@@ -37,7 +37,9 @@ class Cost:
     wanted_flops: float
 
 
-def estimate(lm: MaskedLM, prompts: Sequence[Context], settings: PoolSettings, *, blocks: int, batch_size: int) -> Cost:
+def estimate(
+    lm: MaskedLM, prompts: Sequence[Context], settings: PoolSettings, *, blocks: int, batch_size: int
+) -> BuildCost:
     """The cost of the tree of `prompts`, given as token ids."""
     states: Counter[tuple[int, int]] = Counter()
     for number in range(blocks):
@@ -51,7 +53,7 @@ def estimate(lm: MaskedLM, prompts: Sequence[Context], settings: PoolSettings, *
         canvases += rows
         flops += rows * canvas_flops(lm, length + settings.block_length)
         wanted += count * state_flops(lm, length, settings)
-    return Cost(states.total(), canvases, flops, wanted)
+    return BuildCost(states.total(), canvases, flops, wanted)
 
 
 def state_flops(lm: MaskedLM, length: int, settings: PoolSettings) -> float:

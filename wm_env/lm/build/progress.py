@@ -12,7 +12,7 @@ Report = Callable[[int, float], None]
 
 
 @contextmanager
-def progress(total: int, peak: float, crew: Crew) -> Iterator[Report]:
+def build_progress(total: int, peak: float, crew: Crew) -> Iterator[Report]:
     """A progress bar with the share of the matrix peak; yields the function to call.
 
     Every process of the crew counts its states, and the first one shows the sum.

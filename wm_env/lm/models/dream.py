@@ -16,7 +16,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
 from wm_env.common.files import fingerprint
 from wm_env.lm.models.checkpoint_tokenizer import checkpoint_tokenizer
 from wm_env.lm.models.exact.network import ExactNetwork
-from wm_env.lm.models.exact.weights import Shape
+from wm_env.lm.models.exact.weights import ExactShape
 from wm_env.lm.models.llada import exact_logits, llada_logits, open_network
 from wm_env.lm.models.llada_config import check_size
 from wm_env.lm.models.masked_lm import MaskedLM, banned_ids
@@ -77,14 +77,14 @@ def _build(shape: Mapping[str, float]) -> PreTrainedModel:
         return Qwen2ForCausalLM(_qwen2(shape))
 
 
-def exact_dream(values: Mapping[str, Any]) -> Shape:
+def exact_dream(values: Mapping[str, Any]) -> ExactShape:
     """The sizes of the network of a config.json for exact arithmetic.
 
     Raises:
         ValueError: they are not what is implemented here.
     """
     shape = _checked(values)
-    return Shape(
+    return ExactShape(
         layers=int(shape["num_hidden_layers"]),
         width=int(shape["hidden_size"]),
         heads=int(shape["num_attention_heads"]),

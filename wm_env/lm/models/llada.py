@@ -16,7 +16,7 @@ from wm_env.common.files import fingerprint
 from wm_env.lm.models.checkpoint_tokenizer import checkpoint_tokenizer
 from wm_env.lm.models.exact.checkpoint import check_digests, open_source, stored_form
 from wm_env.lm.models.exact.network import ExactNetwork
-from wm_env.lm.models.exact.weights import Shape, float_tensors
+from wm_env.lm.models.exact.weights import ExactShape, float_tensors
 from wm_env.lm.models.llada_config import LLaDAConfig, tensor_names
 from wm_env.lm.models.masked_lm import MaskedLM, Network, banned_ids
 from wm_env.lm.models.weights import load_tensors, owned
@@ -38,9 +38,9 @@ def exact_logits(network: ExactNetwork, canvas: Tensor, position: int) -> Tensor
     return network.logits(canvas, [position])[:, 0]
 
 
-def exact_shape(config: LLaDAConfig) -> Shape:
+def exact_shape(config: LLaDAConfig) -> ExactShape:
     """The sizes of the network for exact arithmetic."""
-    return Shape(
+    return ExactShape(
         layers=config.n_layers,
         width=config.d_model,
         heads=config.n_heads,
@@ -87,7 +87,7 @@ def load_llada(folder: Path, values: Mapping[str, Any], name: str, device: str, 
 def open_network(
     folder: Path,
     values: Mapping[str, Any],
-    shape: Shape,
+    shape: ExactShape,
     names: Mapping[str, str],
     device: str,
     dtype: torch.dtype | None,

@@ -14,14 +14,14 @@ with quitting_on_interrupt(__name__):
 
     from wm_env.common.arguments import parse
     from wm_env.lm.models.checkpoint_tokenizer import read_tokenizer
-    from wm_env.lm.pretrain.checkpoint import Progress, save_tokenizer
+    from wm_env.lm.pretrain.checkpoint import TrainingProgress, save_tokenizer
     from wm_env.lm.pretrain.cluster import Cluster
     from wm_env.lm.pretrain.corpus import TokenStream, interleave, load_or_tokenize, train_tokenizer
     from wm_env.lm.pretrain.recipe import Options
-    from wm_env.lm.pretrain.training import run
+    from wm_env.lm.pretrain.training import run_pretraining
 
 
-def train(options: Options) -> Progress:
+def pretrain(options: Options) -> TrainingProgress:
     """Run or continue a pre-training and return where it ended. See `Options`; call it in every process of a cluster.
 
     Raises:
@@ -36,7 +36,7 @@ def train(options: Options) -> Progress:
         cluster.wait()
         tokenizer, stream = _prepare_text(options, cluster)
         _check_sizes(options, stream)
-        return run(options, cluster, tokenizer, stream)
+        return run_pretraining(options, cluster, tokenizer, stream)
 
 
 def _check_texts(options: Options) -> None:
@@ -90,7 +90,7 @@ def main() -> int:
         options = parse(Options, prog="python -m wm_env.lm.pretrain", config=(tyro.conf.OmitArgPrefixes,))
 
     def work() -> None:
-        train(options)
+        pretrain(options)
 
     return exit_code(work, "interrupted: give the same command with --resume to go on")
 

@@ -79,7 +79,7 @@ def save_tokenizer(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """Where a run stands: steps done, seconds spent, the best validation in bits per token, and all validations."""
 
     step: int = 0
@@ -88,11 +88,11 @@ class Progress:
     history: tuple[Mapping[str, float], ...] = ()
 
 
-def save_checkpoint(
+def save_progress(
     path: Path,
     network: LlamaForCausalLM,
     optimizers: Sequence[torch.optim.Optimizer],
-    progress: Progress,
+    progress: TrainingProgress,
     settings: Mapping[str, Any],
 ) -> None:
     """Write network, optimizer states, progress and settings, whole or not at all.
@@ -115,12 +115,12 @@ def save_checkpoint(
     write_atomically(path, lambda temporary: _save(tensors, temporary, metadata))
 
 
-def load_checkpoint(
+def load_progress(
     path: Path,
     network: LlamaForCausalLM,
     optimizers: Sequence[torch.optim.Optimizer],
     settings: Mapping[str, Any],
-) -> Progress:
+) -> TrainingProgress:
     """Put a checkpoint's tensors into `network` and `optimizers` and return its progress.
 
     Raises:
@@ -153,7 +153,9 @@ def load_checkpoint(
             owner[parameter].state[parameter] = {
                 key: value.to(parameter.device) if value.ndim else value for key, value in state.items()
             }
-    return Progress(about.step, about.seconds, float("inf") if about.best is None else about.best, about.history)
+    return TrainingProgress(
+        about.step, about.seconds, float("inf") if about.best is None else about.best, about.history
+    )
 
 
 @dataclass(frozen=True)

@@ -51,11 +51,13 @@ def write_mean(models: Sequence[Path], weights: Sequence[float], out: Path) -> N
     values = read_json(models[0] / "config.json")
     config = LLaDAConfig.from_json({name: value for name, value in values.items() if name not in FORMAT_KEYS})
     tokenizer = read_tokenizer(models[0])
-    network, total = build_network(config), {}
+    network = build_network(config)
+    total: dict[str, torch.Tensor] = {}
     for model, weight in zip(models, weights, strict=True):
         load_start(network, config, tokenizer, model)
         for name, tensor in network.state_dict().items():
-            total[name] = total.get(name, 0.0) + tensor.double() * (weight / sum(weights))
+            part = tensor.double() * (weight / sum(weights))
+            total[name] = total[name] + part if name in total else part
     network.load_state_dict({name: tensor.to(torch.float32) for name, tensor in total.items()})
     save_integers(out, network, config, tokenizer)
 

@@ -19,7 +19,7 @@ from wm_env.lm.models.llada_config import REQUIRED_VALUES, LLaDAConfig
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.masked_lm import MaskedLM, banned_ids
 from wm_env.lm.models.network import build_network
-from wm_env.lm.pretrain.checkpoint import Progress, load_checkpoint, save_checkpoint, save_integers
+from wm_env.lm.pretrain.checkpoint import TrainingProgress, load_progress, save_integers, save_progress
 from wm_env.lm.pretrain.cluster import Cluster
 from wm_env.lm.pretrain.corpus import MASK, TokenStream, draw_windows
 from wm_env.lm.pretrain.fused import FusedPass
@@ -83,7 +83,7 @@ def _shape(state: Mapping[str, Tensor], name: str) -> torch.Size | None:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """What is left of a run, as known at some step.
 
     total: steps of the whole run, infinite before the pace is known. share: the part of the run that is one step.
@@ -129,19 +129,19 @@ class _Clock:
     def seconds(self) -> float:
         return time.monotonic() - self._start
 
-    def plan(self, step: int) -> Plan:
+    def plan(self, step: int) -> StepPlan:
         """By steps as asked for; by minutes from the time that is left, at the pace since the last call."""
         if self._options.steps is not None:
-            return Plan(self._options.steps, 1 / self._options.steps)
+            return StepPlan(self._options.steps, 1 / self._options.steps)
         seconds, budget = self.seconds(), 60 * (self._options.minutes or 0)
         last, self._last = self._last, (step, seconds) if step else None  # the first steps contain compilation
         if seconds >= budget:
-            return Plan(step, 0.0)
+            return StepPlan(step, 0.0)
         if last is None or step <= last[0]:
-            return Plan(math.inf, 0.0, seconds / budget)
+            return StepPlan(math.inf, 0.0, seconds / budget)
         pace = (seconds - last[1]) / (step - last[0])
         left = math.ceil((budget - seconds) / pace)
-        return Plan(step + left, (1 - seconds / budget) / left)
+        return StepPlan(step + left, (1 - seconds / budget) / left)
 
 
 class Trainer:
@@ -276,7 +276,9 @@ class Validation:
         return {"any_order_bits_per_token": bound, **asdict(measure_quality(self._lm, self._blocks, CONTEXT))}
 
 
-def run(options: Options, cluster: Cluster, tokenizer: PreTrainedTokenizerFast, stream: TokenStream) -> Progress:
+def run_pretraining(
+    options: Options, cluster: Cluster, tokenizer: PreTrainedTokenizerFast, stream: TokenStream
+) -> TrainingProgress:
     """Train from the start or from a checkpoint to the end of the budget or a pause; returns where the run stands.
 
     The first process writes `checkpoint.safetensors`, `history.json` and, whenever the chain-rule bits per token on the
@@ -287,9 +289,9 @@ def run(options: Options, cluster: Cluster, tokenizer: PreTrainedTokenizerFast, 
     checkpoint = options.out / "checkpoint.safetensors"
     content = hashlib.sha256(stream.tokens.numpy().data).hexdigest()
     settings = {**options.settings(cluster.size), "tokens": content}
-    progress = Progress()
+    progress = TrainingProgress()
     if options.resume:
-        progress = load_checkpoint(checkpoint, trainer.network, trainer.optimizers, settings)
+        progress = load_progress(checkpoint, trainer.network, trainer.optimizers, settings)
     clock = _Clock(options, progress.seconds)
     step = progress.step
     plan = _agreed(clock.plan(step), cluster)
@@ -312,23 +314,23 @@ def run(options: Options, cluster: Cluster, tokenizer: PreTrainedTokenizerFast, 
                 progress = _record(validation, progress, trainer, tokenizer, report)
             if validation and (done or paused or step % options.save_every == 0):
                 progress = replace(progress, step=step, seconds=clock.seconds())
-                save_checkpoint(checkpoint, trainer.network, trainer.optimizers, progress, settings)
+                save_progress(checkpoint, trainer.network, trainer.optimizers, progress, settings)
     cluster.wait()
     return progress
 
 
-def _agreed(plan: Plan, cluster: Cluster) -> Plan:
+def _agreed(plan: StepPlan, cluster: Cluster) -> StepPlan:
     """The first process's plan."""
-    return Plan(cluster.agree(plan.total), cluster.agree(plan.share), cluster.agree(plan.spent))
+    return StepPlan(cluster.agree(plan.total), cluster.agree(plan.share), cluster.agree(plan.spent))
 
 
 def _record(
     validation: Validation,
-    progress: Progress,
+    progress: TrainingProgress,
     trainer: Trainer,
     tokenizer: PreTrainedTokenizerFast,
     report: "_Report",
-) -> Progress:
+) -> TrainingProgress:
     """Validate, note the figures, and store the rounded model if it is the best so far."""
     out = trainer.options.out
     figures = validation.figures()

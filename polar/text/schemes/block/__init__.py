@@ -70,29 +70,29 @@ class Block(Scheme):
 
     def write(self, writing: Writing) -> Written:
         """As in `Scheme`."""
-        from polar.text.schemes.block.coding import write
+        from polar.text.schemes.block.coding import write_block_text
 
-        return write(self, writing)
+        return write_block_text(self, writing)
 
     def readers(self, channel: "Channel") -> Readers:
         """As in `Scheme`."""
-        from polar.text.schemes.block.coding import model_reader
+        from polar.text.schemes.block.coding import block_model_reader
 
-        return (model_reader(self, channel),)
+        return (block_model_reader(self, channel),)
 
     def answers(self, arrays: "Arrays", settings: "Settings") -> "Answers":
         """As in `Scheme`."""
-        from polar.text.schemes.block.answers import read_answers
+        from polar.text.schemes.block.answers import read_block_answers
 
-        return read_answers(arrays, self.candidates, settings.law.block_length)
+        return read_block_answers(arrays, self.candidates, settings.law.block_length)
 
     def answers_readers(self, answers: "Answers") -> Readers:
         """As in `Scheme`."""
         from polar.text.schemes.block.answers import PoolAnswers
-        from polar.text.schemes.block.coding import recorded_reader
+        from polar.text.schemes.block.coding import block_recorded_reader
 
         assert isinstance(answers, PoolAnswers)
-        return (recorded_reader(self, answers),)
+        return (block_recorded_reader(self, answers),)
 
     def estimate(self, channel: "Channel", message: Message) -> str:
         """As in `Scheme`."""

@@ -43,7 +43,7 @@ class PoolAnswers:
         )
 
 
-def read_answers(arrays: Arrays, candidates: int, block_length: int) -> PoolAnswers:
+def read_block_answers(arrays: Arrays, candidates: int, block_length: int) -> PoolAnswers:
     """What `PoolAnswers.arrays` made.
 
     Raises:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import torch
 
-from polar.text.arithmetic import Receiver
+from polar.text.arithmetic import ArithmeticReceiver
 from polar.text.canonical import is_start
 from polar.text.channel import Channel
 from polar.text.framing import Message, frame_bits
 from polar.text.keys.derivation import MessageKeys
 from polar.text.records import recorded
-from polar.text.scheme import Attempt, Cost, NoMessageError, Reader, Tokens, UnfitTextError, Writing, Written
+from polar.text.scheme import Attempt, NoMessageError, Reader, Tokens, UnfitTextError, VariationBound, Writing, Written
 from polar.text.schemes.block.answers import PoolAnswers
 from polar.text.schemes.block.evidence import log2_evidence
-from polar.text.schemes.block.walk import CandidatePool, make_code, walk
+from polar.text.schemes.block.walk import CandidatePool, make_code, walk_blocks
 from polar.text.schemes.sending import MODEL_LAW, given, open_sender, write_end
 from wm_env.common.progress import Report, duration
 from wm_env.lm.build.cost import estimate, measure_speed
@@ -72,7 +72,7 @@ class PoolSource:
         )
 
 
-def write(scheme: "Block", writing: Writing) -> Written:
+def write_block_text(scheme: "Block", writing: Writing) -> Written:
     """As in `Scheme`."""
     channel, keys, sender = writing.channel, writing.keys, open_sender(writing)
     pools: dict[Tokens, Pool] = {}
@@ -82,7 +82,7 @@ def write(scheme: "Block", writing: Writing) -> Written:
         writing.report(*sender.progress())
         return pools.setdefault(tokens, source.pool(tokens))
 
-    tokens = walk(keys, sender, scheme.code_budget, pool_after)
+    tokens = walk_blocks(keys, sender, scheme.code_budget, pool_after)
     answers = PoolAnswers({})
     return Written(
         tokens=write_end(writing, sender, tokens, channel.source.vocabulary.root, channel.source.law),
@@ -93,10 +93,10 @@ def write(scheme: "Block", writing: Writing) -> Written:
     )
 
 
-def model_reader(scheme: "Block", channel: Channel) -> Reader:
+def block_model_reader(scheme: "Block", channel: Channel) -> Reader:
     """As in `Scheme`."""
 
-    def weigh(receiver: Receiver, pool: Pool, candidate: int) -> None:
+    def weigh(receiver: ArithmeticReceiver, pool: Pool, candidate: int) -> None:
         # A top pool is public, so it says nothing for the key.
         if scheme.draws:
             block_text = receiver.text[receiver.position - len(pool.text[candidate]) :]
@@ -121,7 +121,7 @@ def model_reader(scheme: "Block", channel: Channel) -> Reader:
     return _reader(scheme, pools_of, weigh)
 
 
-def recorded_reader(scheme: "Block", answers: PoolAnswers) -> Reader:
+def block_recorded_reader(scheme: "Block", answers: PoolAnswers) -> Reader:
     """As in `Scheme`."""
     return _reader(scheme, lambda keys: recorded(answers.pools))
 
@@ -129,22 +129,22 @@ def recorded_reader(scheme: "Block", answers: PoolAnswers) -> Reader:
 def _reader(
     scheme: "Block",
     pools_of: Callable[[MessageKeys], Callable[[Tokens], AnyPool]],
-    weigh: Callable[[Receiver, AnyPool, int], None] | None = None,
+    weigh: Callable[[ArithmeticReceiver, AnyPool, int], None] | None = None,
 ) -> Reader:
     def read(text: bytes, keys: MessageKeys, report: Report) -> Attempt:
-        receiver, pool_after = Receiver(text, keys), pools_of(keys)
+        receiver, pool_after = ArithmeticReceiver(text, keys), pools_of(keys)
 
         def reported(tokens: Tokens) -> AnyPool:
             report(receiver.position, len(text), f"nonce {keys.nonce}, bytes")
             return pool_after(tokens)
 
         watch = None if weigh is None else partial(weigh, receiver)
-        return receiver.follow(partial(walk, keys, receiver, scheme.code_budget, reported, watch))
+        return receiver.follow(partial(walk_blocks, keys, receiver, scheme.code_budget, reported, watch))
 
     return read
 
 
-def _cost(scheme: "Block", pools: list[Pool], condition: str) -> Cost:
+def _cost(scheme: "Block", pools: list[Pool], condition: str) -> VariationBound:
     """Sum over the blocks of what the code costs against the pool, and the pool against the model.
 
     Averaged over keys, a sampled pool has the model's law of blocks of a form: the share of the draws that had the form
@@ -152,10 +152,10 @@ def _cost(scheme: "Block", pools: list[Pool], condition: str) -> Cost:
     """
     if scheme.pool == "sampled":
         kept = math.prod(1 - pool.dropped / scheme.candidates for pool in pools)
-        return Cost(1 - kept, MODEL_LAW, given=f"{condition} (blocks of whole characters)")
+        return VariationBound(1 - kept, MODEL_LAW, given=f"{condition} (blocks of whole characters)")
     outside = sum(1 - float(probabilities(torch.from_numpy(pool.log2_prob)).sum()) for pool in pools)
     total = outside + sum(make_code(pool, scheme.code_budget).tv for pool in pools)
-    return Cost(min(1.0, max(0.0, total)), MODEL_LAW)
+    return VariationBound(min(1.0, max(0.0, total)), MODEL_LAW)
 
 
 def estimate_line(scheme: "Block", channel: Channel, message: Message) -> str:

@@ -82,7 +82,7 @@ class PoolCode:
 AnyPool = TypeVar("AnyPool", bound=CandidatePool)
 
 
-def walk(
+def walk_blocks(
     keys: MessageKeys,
     side: Side,
     tv_budget: float,

@@ -56,9 +56,9 @@ class Parallel(Scheme):
 
     def write(self, writing: Writing) -> Written:
         """As in `Scheme`."""
-        from polar.text.schemes.parallel.writing import write
+        from polar.text.schemes.parallel.writing import write_parallel_text
 
-        return write(self, writing)
+        return write_parallel_text(self, writing)
 
     def tokenizer_readers(self, tokenizer: "TextTokenizer", settings: "Settings") -> Readers:
         """As in `Scheme`."""

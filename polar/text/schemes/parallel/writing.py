@@ -17,12 +17,12 @@ import numpy as np
 from polar.text.canonical import is_start
 from polar.text.framing import frame_bits, make_frame
 from polar.text.keys.derivation import KeyStream
-from polar.text.scheme import Cost, Tokens, UnfitTextError, Writing, Written
+from polar.text.scheme import Tokens, UnfitTextError, VariationBound, Writing, Written
 from polar.text.schemes.parallel.labels import read_bits, vocabulary_labels
 from polar.text.schemes.parallel.outer_code import LONGEST_CODEWORD, encode_frame
 from polar.text.schemes.parallel.reading import message_mask, tokenizer_readers
 from polar.text.schemes.parallel.step import Accept, Uniform, draw_labels, draw_tokens, label_masses, place_points
-from polar.text.sources import MASS_BITS, likeliest
+from polar.text.sources import MASS_BITS, most_likely_mass
 from polar.text.tail import LONGEST_TAIL, ends_sentence
 from wm_env.common.arrays import Floats, Ints
 from wm_env.common.intervals import block_interval
@@ -37,7 +37,7 @@ PLAIN_DRAWS = 63
 """Plain draws of a step by which the probability that something is drawn again is estimated."""
 
 
-def write(scheme: "Parallel", writing: Writing) -> Written:
+def write_parallel_text(scheme: "Parallel", writing: Writing) -> Written:
     """As in `Scheme`; the text ends by the rule of this module."""
     frame = make_frame(writing.message, writing.keys)
     bits = coded_bits(encode_frame(frame, scheme.parity), writing, scheme)
@@ -142,14 +142,14 @@ class Pen:
                 self.add(None)
             place += 1
 
-    def cost(self) -> Cost:
+    def cost(self) -> VariationBound:
         """Sum over the steps of the probability p that plain sampling draws something again, at most 1.
 
         The upper end of the Clopper-Pearson 95 % interval of the mean p. p differs from step to step, which makes the
         number of unfit draws vary less than a binomial one in its tails (Hoeffding 1956), so the interval holds.
         """
         bound = self.steps * block_interval(self.unfit, self.steps * PLAIN_DRAWS)[1]
-        return Cost(min(1.0, bound), "the law of plain parallel sampling", estimated=True)
+        return VariationBound(min(1.0, bound), "the law of plain parallel sampling", estimated=True)
 
 
 def step_marginals(writing: Writing, scheme: "Parallel", tokens: Tokens) -> Floats:
@@ -160,7 +160,9 @@ def step_marginals(writing: Writing, scheme: "Parallel", tokens: Tokens) -> Floa
     if law.top_p == 1:
         return laws
     ids = np.arange(laws.shape[1])
-    masses = np.stack([likeliest(np.rint(row * 2.0**MASS_BITS).astype(np.int64), ids, law.top_p) for row in laws])
+    masses = np.stack(
+        [most_likely_mass(np.rint(row * 2.0**MASS_BITS).astype(np.int64), ids, law.top_p) for row in laws]
+    )
     restricted: Floats = masses / masses.sum(1, keepdims=True)
     return restricted
 

@@ -44,9 +44,9 @@ class Robust(Scheme):
 
     def write(self, writing: Writing) -> Written:
         """As in `Scheme`."""
-        from polar.text.schemes.robust.writing import write
+        from polar.text.schemes.robust.writing import write_robust_text
 
-        return write(self, writing)
+        return write_robust_text(self, writing)
 
     def find(
         self, tokenizer: "TextTokenizer", text: bytes, key: "Key", settings: "Settings", nonces: Iterable[int]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polar.text.keys.derivation import MessageKeys
-from polar.text.scheme import Attempt, Cost, Reader, Tokens, Writing, Written
+from polar.text.scheme import Attempt, Reader, Tokens, VariationBound, Writing, Written
 from polar.text.schemes.robust.messages import payload_of, robust_settings
 from polar.text.schemes.robust.reader import Receiver
 from polar.text.schemes.robust.words import as_letters
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from polar.text.schemes.robust import Robust
 
 
-def write(scheme: "Robust", writing: Writing) -> Written:
+def write_robust_text(scheme: "Robust", writing: Writing) -> Written:
     """As in `Scheme`. Where the text stops depends on the text alone."""
     source, keys = writing.channel.source, writing.keys
     payload = payload_of(writing.message, scheme.payload_bits)
@@ -39,7 +39,7 @@ def write(scheme: "Robust", writing: Writing) -> Written:
     return Written(
         tokens=tokens,
         coded_tokens=len(tokens),
-        cost=Cost(laws.variation(tokens), MODEL_LAW, given=given(writing.channel.settings.law)),
+        cost=VariationBound(laws.variation(tokens), MODEL_LAW, given=given(writing.channel.settings.law)),
         read=_reader(writing, scheme),
     )
 

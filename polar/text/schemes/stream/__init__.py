@@ -25,29 +25,29 @@ class Stream(Scheme):
 
     def write(self, writing: Writing) -> Written:
         """As in `Scheme`."""
-        from polar.text.schemes.stream.coding import write
+        from polar.text.schemes.stream.coding import write_stream_text
 
-        return write(writing)
+        return write_stream_text(writing)
 
     def readers(self, channel: "Channel") -> Readers:
         """As in `Scheme`."""
-        from polar.text.schemes.stream.coding import model_reader
+        from polar.text.schemes.stream.coding import stream_model_reader
 
-        return (model_reader(channel),)
+        return (stream_model_reader(channel),)
 
     def answers(self, arrays: "Arrays", settings: "Settings") -> "Answers":
         """As in `Scheme`."""
-        from polar.text.schemes.stream.answers import read_answers
+        from polar.text.schemes.stream.answers import read_stream_answers
 
-        return read_answers(arrays)
+        return read_stream_answers(arrays)
 
     def answers_readers(self, answers: "Answers") -> Readers:
         """As in `Scheme`."""
         from polar.text.schemes.stream.answers import LawAnswers
-        from polar.text.schemes.stream.coding import recorded_reader
+        from polar.text.schemes.stream.coding import stream_recorded_reader
 
         assert isinstance(answers, LawAnswers)
-        return (recorded_reader(answers),)
+        return (stream_recorded_reader(answers),)
 
 
 SCHEME = Stream()

@@ -93,7 +93,7 @@ def _common_start(first: bytes, last: bytes) -> bytes:
     return first[:length]
 
 
-def read_answers(arrays: Arrays) -> LawAnswers:
+def read_stream_answers(arrays: Arrays) -> LawAnswers:
     """What `LawAnswers.arrays` made.
 
     Raises:

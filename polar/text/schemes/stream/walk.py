@@ -62,7 +62,7 @@ LawAfter = Callable[[Tokens], TokenLaw]
 """The law of the token after some tokens."""
 
 
-def walk(vocabulary: Vocabulary, keys: MessageKeys, side: Side, law_after: LawAfter) -> tuple[Tokens, Node]:
+def walk_tokens(vocabulary: Vocabulary, keys: MessageKeys, side: Side, law_after: LawAfter) -> tuple[Tokens, Node]:
     """Embed or read a message, byte by byte, until `side` is done.
 
     Returns:

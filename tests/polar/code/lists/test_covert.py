@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from polar.code.lists.covert import SC, ListScheme, decode, design, draw_states, encode, label_code, prices
+from polar.code.lists.covert import SC, ListScheme, decode_list, design, draw_covert_states, encode, label_code, prices
 from polar.code.lists.precoding import CHECKS, PAC_TAPS
 from wm_env.theory.free_tokens import FreeTokens
 
@@ -37,13 +37,13 @@ def test_messages_are_read_behind_edits_and_only_with_the_key(scheme: ListScheme
     law = FreeTokens(0.6, 0.03)
     code, rng, frames = label_code(law), np.random.default_rng(2), 200
     sets = design(prices(code, 8), 12, scheme)
-    states, messages = draw_states(law, frames, 256, rng), bits(rng, frames, 12)
+    states, messages = draw_covert_states(law, frames, 256, rng), bits(rng, frames, 12)
     keys = bits(rng, frames, sets.key_bits)
     sent = encode(code, sets, scheme, states, messages, keys, rng)
     received = sent ^ (rng.random(sent.shape) < law.flip)
     assert (received != sent).any(1).all()
-    assert (decode(code, sets, scheme, received, keys) == messages).all(1).mean() > 0.97
-    blind = decode(code, sets, scheme, received, bits(rng, frames, sets.key_bits))
+    assert (decode_list(code, sets, scheme, received, keys) == messages).all(1).mean() > 0.97
+    blind = decode_list(code, sets, scheme, received, bits(rng, frames, sets.key_bits))
     assert abs((blind != messages).mean() - 0.5) < 0.06
 
 
@@ -55,11 +55,11 @@ def test_a_list_encoder_contradicts_fewer_stuck_tokens_and_lists_err_less() -> N
     for scheme in (SC, ListScheme(16, check=CHECKS[2])):
         rng = np.random.default_rng(3)
         sets = design(priced, 20, scheme)
-        states, messages = draw_states(law, frames, 128, rng), bits(rng, frames, 20)
+        states, messages = draw_covert_states(law, frames, 128, rng), bits(rng, frames, 20)
         keys = bits(rng, frames, sets.key_bits)
         sent = encode(code, sets, scheme, states, messages, keys, rng)
         received = sent ^ (rng.random(sent.shape) < law.flip)
-        wrong.append(int((decode(code, sets, scheme, received, keys) != messages).any(1).sum()))
+        wrong.append(int((decode_list(code, sets, scheme, received, keys) != messages).any(1).sum()))
     assert wrong[1] < wrong[0] / 2
 
 

@@ -14,7 +14,7 @@ from tiny_pretraining import counting_options, trained
 from wm_env.common.command import is_system_failure
 from wm_env.lm.models.checkpoint_tokenizer import read_tokenizer
 from wm_env.lm.models.load import load_lm
-from wm_env.lm.pretrain.checkpoint import Progress, load_checkpoint, save_checkpoint, save_lm, save_tokenizer
+from wm_env.lm.pretrain.checkpoint import TrainingProgress, load_progress, save_lm, save_progress, save_tokenizer
 from wm_env.lm.pretrain.cluster import Cluster
 from wm_env.lm.pretrain.corpus import load_or_tokenize, train_tokenizer
 from wm_env.lm.pretrain.recipe import Options
@@ -47,7 +47,7 @@ def test_a_full_disk_is_a_failure_of_the_system_and_leaves_nothing_half_written(
     text.write_text("one two three four five six seven " * 200)
     tokenizer = train_tokenizer(["one two three four five six seven"], 280, 64)
     write: Callable[[], object] = {
-        "checkpoint": lambda: save_checkpoint(out / "c.safetensors", torch.nn.Linear(99, 99), (), Progress(), {}),
+        "checkpoint": lambda: save_progress(out / "c.safetensors", torch.nn.Linear(99, 99), (), TrainingProgress(), {}),
         "tokenizer": lambda: save_tokenizer(out, tokenizer),
         "tokens": lambda: load_or_tokenize([text], tokenizer, out / "tokens.safetensors"),
     }[kind]
@@ -88,19 +88,19 @@ def test_a_checkpoint_is_read_by_its_types(
 ) -> None:
     trainer = trained(options, alone, 0)
     path = tmp_path / "checkpoint.safetensors"
-    save_checkpoint(path, trainer.network, trainer.optimizers, Progress(step=4), {})
+    save_progress(path, trainer.network, trainer.optimizers, TrainingProgress(step=4), {})
     tensors = load_file(path)
     about = {"format": "1", "progress": progress, "settings": "{}"}
     save_file(tensors, path, about)
     with pytest.raises(ValueError, match=message) as caught:
-        load_checkpoint(path, trainer.network, trainer.optimizers, {})
+        load_progress(path, trainer.network, trainer.optimizers, {})
     assert str(path) in str(caught.value)
 
 
 def test_tensors_of_a_checkpoint_are_those_of_the_network(options: Options, alone: Cluster, tmp_path: Path) -> None:
     trainer = trained(options, alone, 1)
     path = tmp_path / "checkpoint.safetensors"
-    save_checkpoint(path, trainer.network, trainer.optimizers, Progress(step=4), {})
+    save_progress(path, trainer.network, trainer.optimizers, TrainingProgress(step=4), {})
     with safe_open(path, framework="pt") as file:
         about = file.metadata()
     whole = load_file(path)
@@ -115,7 +115,7 @@ def test_tensors_of_a_checkpoint_are_those_of_the_network(options: Options, alon
     ):
         save_file(tensors, path, about)
         with pytest.raises(ValueError, match="start in a new folder") as caught:
-            load_checkpoint(path, trainer.network, trainer.optimizers, {})
+            load_progress(path, trainer.network, trainer.optimizers, {})
         assert wrong in str(caught.value)
 
 

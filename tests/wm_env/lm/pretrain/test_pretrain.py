@@ -18,13 +18,13 @@ from tiny_pretraining import SHAPE, counting_options, trained
 from wm_env.lm.models.checkpoint_tokenizer import read_tokenizer
 from wm_env.lm.models.exact.quantise import W8, quantise_matrix
 from wm_env.lm.models.load import load_lm
-from wm_env.lm.pretrain.__main__ import main, train
-from wm_env.lm.pretrain.checkpoint import Progress, load_checkpoint, save_checkpoint
+from wm_env.lm.pretrain.__main__ import main, pretrain
+from wm_env.lm.pretrain.checkpoint import TrainingProgress, load_progress, save_progress
 from wm_env.lm.pretrain.cluster import Cluster
 from wm_env.lm.pretrain.corpus import tokenize, train_tokenizer
 from wm_env.lm.pretrain.recipe import Options
 from wm_env.lm.pretrain.training import (
-    Plan,
+    StepPlan,
     Trainer,
     causal_share,
     is_causal,
@@ -41,7 +41,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Options:
 @pytest.fixture(scope="module")
 def finished(options: Options, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "finished"
-    train(replace(options, out=out))
+    pretrain(replace(options, out=out))
     return out
 
 
@@ -65,7 +65,7 @@ def test_a_run_leaves_a_model_that_loads_its_history_and_nothing_else(finished: 
 def test_the_kept_model_is_the_one_with_the_best_validation(options: Options, tmp_path: Path) -> None:
     """A learning rate that ruins the network after the first validation."""
     wild = replace(options, out=tmp_path, lr=1.0, embedding_lr=1.0, steps=8, warmup=8, validate_every=1, decay=0.01)
-    progress = train(wild)
+    progress = pretrain(wild)
     figures = [entry["bits_per_token"] for entry in progress.history]
     assert progress.best == min(figures) < figures[-1]
     stored = load_file(tmp_path / "model" / "model.safetensors")
@@ -76,7 +76,7 @@ def test_the_kept_model_is_the_one_with_the_best_validation(options: Options, tm
 
 def test_training_learns_the_text(options: Options, tmp_path: Path) -> None:
     """From the 8.1 bits of 280 equally likely tokens to at most the 5 bits of the few that occur."""
-    progress = train(replace(options, out=tmp_path, steps=80, validate_every=80, save_every=80, lr=0.01))
+    progress = pretrain(replace(options, out=tmp_path, steps=80, validate_every=80, save_every=80, lr=0.01))
     assert progress.history[0]["bits_per_token"] < 5.0
     assert progress.history[0]["any_order_bits_per_token"] < 5.0
 
@@ -88,26 +88,26 @@ def test_a_run_may_start_from_a_model(options: Options, finished: Path, alone: C
     stored = load_file(finished / "model" / "model.safetensors")
     name, scale = "model.transformer.wte.weight", "model.transformer.wte.scale"
     assert torch.equal(start["model.embed_tokens.weight"], stored[name].float() * stored[scale][:, None])
-    progress = train(replace(from_model, out=tmp_path, tokenizer=finished / "tokenizer"))
+    progress = pretrain(replace(from_model, out=tmp_path, tokenizer=finished / "tokenizer"))
     first = json.loads((finished / "history.json").read_text())[0]
     assert progress.history[0]["bits_per_token"] < first["bits_per_token"]
 
 
 def test_a_start_of_another_shape_or_tokenizer_is_refused(options: Options, finished: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="another tokenizer"):
-        train(replace(options, out=tmp_path / "a", start=Path("wm_env/lm/mini").resolve()))
+        pretrain(replace(options, out=tmp_path / "a", start=Path("wm_env/lm/mini").resolve()))
     other = replace(options, out=tmp_path / "b", start=finished / "model", shape=replace(SHAPE, mlp_hidden_size=32))
     with pytest.raises(ValueError, match="give the shape of that model"):
-        train(other)
+        pretrain(other)
 
 
 def test_a_continued_run_is_bit_for_bit_the_uninterrupted_one(options: Options, alone: Cluster, tmp_path: Path) -> None:
     straight = trained(options, alone, 6)
     first = trained(options, alone, 4)
     path = tmp_path / "checkpoint.safetensors"
-    save_checkpoint(path, first.network, first.optimizers, Progress(step=4), {})
+    save_progress(path, first.network, first.optimizers, TrainingProgress(step=4), {})
     second = trained(options, alone, 0)
-    assert load_checkpoint(path, second.network, second.optimizers, {}) == Progress(step=4)
+    assert load_progress(path, second.network, second.optimizers, {}) == TrainingProgress(step=4)
     for step in (4, 5):
         second.step(step, 1.0)
     for (name, parameter), other in zip(straight.network.named_parameters(), second.network.parameters(), strict=True):
@@ -119,14 +119,14 @@ import os, signal, sys
 from wm_env.lm.pretrain import __main__ as pretrain
 from wm_env.lm.pretrain import training
 
-save = training.save_checkpoint
+save = training.save_progress
 
 def save_and_die(path, network, optimizers, progress, settings):
     save(path, network, optimizers, progress, settings)
     if progress.step == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 
-training.save_checkpoint = save_and_die
+training.save_progress = save_and_die
 sys.exit(pretrain.main())
 """
 
@@ -134,7 +134,7 @@ sys.exit(pretrain.main())
 def test_a_killed_run_resumes_to_the_same_model(options: Options, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     long = replace(options, steps=8, validate_every=8, save_every=1)
-    train(replace(long, out=whole))
+    pretrain(replace(long, out=whole))
     arguments = ["--texts", *map(str, options.texts), "--weights", "2", "1", "--valid", str(options.valid)]
     for name in ("d_model", "n_layers", "n_heads", "mlp_hidden_size", "vocab_size", "max_sequence_length"):
         arguments += [f"--{name.replace('_', '-')}", str(getattr(SHAPE, name))]
@@ -147,7 +147,7 @@ def test_a_killed_run_resumes_to_the_same_model(options: Options, tmp_path: Path
     assert done.returncode == -signal.SIGKILL, done.stderr
     with safe_open(killed / "checkpoint.safetensors", framework="pt") as file:
         assert json.loads(file.metadata()["progress"])["step"] == 3
-    train(replace(long, out=killed, resume=True))
+    pretrain(replace(long, out=killed, resume=True))
     for file in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (whole / "model" / file).read_bytes() == (killed / "model" / file).read_bytes()
 
@@ -175,37 +175,37 @@ def test_seed_step_and_rank_each_choose_another_batch(options: Options, alone: C
 
 def test_a_finished_run_is_not_trained_further(options: Options, finished: Path) -> None:
     before = (finished / "model" / "model.safetensors").read_bytes()
-    assert train(replace(options, out=finished, resume=True)).step == 6
+    assert pretrain(replace(options, out=finished, resume=True)).step == 6
     assert (finished / "model" / "model.safetensors").read_bytes() == before
 
 
 def test_a_wall_clock_budget_ends_the_run_and_its_schedule(options: Options, tmp_path: Path) -> None:
-    progress = train(replace(options, out=tmp_path, steps=None, minutes=0.02, validate_every=10**6))
+    progress = pretrain(replace(options, out=tmp_path, steps=None, minutes=0.02, validate_every=10**6))
     assert progress.step >= 1
     assert progress.seconds >= 1.0
 
 
 def test_a_run_is_not_overwritten(options: Options, finished: Path, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="--resume"):
-        train(replace(options, out=finished))
+        pretrain(replace(options, out=finished))
     with pytest.raises(OSError, match="nothing to resume"):
-        train(replace(options, out=tmp_path, resume=True))
+        pretrain(replace(options, out=tmp_path, resume=True))
 
 
 def test_a_checkpoint_of_other_settings_or_a_damaged_one_is_refused(
     options: Options, finished: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match="seed 0, not 1"):
-        train(replace(options, out=finished, resume=True, seed=1))
+        pretrain(replace(options, out=finished, resume=True, seed=1))
     for name in ("checkpoint.safetensors", "tokens.safetensors"):
         (tmp_path / name).write_bytes((finished / name).read_bytes())
     path = tmp_path / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(ValueError, match="damaged or cut short"):
-        train(replace(options, out=tmp_path, resume=True))
+        pretrain(replace(options, out=tmp_path, resume=True))
     path.write_bytes((finished / "model" / "model.safetensors").read_bytes())
     with pytest.raises(ValueError, match="no checkpoint of format"):
-        train(replace(options, out=tmp_path, resume=True))
+        pretrain(replace(options, out=tmp_path, resume=True))
 
 
 @pytest.mark.parametrize(
@@ -242,14 +242,14 @@ def test_options_that_cannot_work_are_refused(
     options: Options, tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        train(replace(options, out=tmp_path / "run", **changes))
+        pretrain(replace(options, out=tmp_path / "run", **changes))
     assert not (tmp_path / "run").exists()
 
 
 def test_a_text_shorter_than_a_window_is_refused(options: Options, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("one two three")
     with pytest.raises(ValueError, match=r"short\.txt.*64"):
-        train(replace(options, texts=(options.texts[0], tmp_path / "short.txt"), out=tmp_path / "run"))
+        pretrain(replace(options, texts=(options.texts[0], tmp_path / "short.txt"), out=tmp_path / "run"))
 
 
 def test_a_tokenizer_larger_than_the_network_is_refused() -> None:
@@ -260,13 +260,13 @@ def test_a_tokenizer_larger_than_the_network_is_refused() -> None:
 
 
 def test_the_schedule_rises_stays_and_falls_to_zero() -> None:
-    factors = [learning_rate_factor(step, Plan(100, 0.01).done(step), 10, 0.4) for step in range(101)]
+    factors = [learning_rate_factor(step, StepPlan(100, 0.01).done(step), 10, 0.4) for step in range(101)]
     assert factors[:10] == pytest.approx([0.1 * (step + 1) for step in range(10)])
     assert factors[10:61] == pytest.approx([1.0] * 51)
     assert factors[60:] == pytest.approx([(100 - step) / 40 for step in range(60, 101)])
-    assert learning_rate_factor(10**6, Plan(float("inf"), 0.0).done(10**6), 10, 0.4) == 1.0
+    assert learning_rate_factor(10**6, StepPlan(float("inf"), 0.0).done(10**6), 10, 0.4) == 1.0
     # A run by minutes that goes on knows how much of its time is spent before it knows its pace.
-    assert learning_rate_factor(10**6, Plan(float("inf"), 0.0, 0.8).done(10**6), 10, 0.4) == pytest.approx(0.5)
+    assert learning_rate_factor(10**6, StepPlan(float("inf"), 0.0, 0.8).done(10**6), 10, 0.4) == pytest.approx(0.5)
 
 
 def test_steps_that_predict_next_tokens_become_fewer(options: Options) -> None:
@@ -278,9 +278,9 @@ def test_steps_that_predict_next_tokens_become_fewer(options: Options) -> None:
 
 
 def test_a_run_pauses_and_goes_on(options: Options, tmp_path: Path) -> None:
-    paused = train(replace(options, out=tmp_path, steps=4, pause=1e-9))
+    paused = pretrain(replace(options, out=tmp_path, steps=4, pause=1e-9))
     assert paused.step == 1
-    assert train(replace(options, out=tmp_path, steps=4, resume=True)).step == 4
+    assert pretrain(replace(options, out=tmp_path, steps=4, resume=True)).step == 4
 
 
 def test_every_process_of_a_cluster_gets_the_mean_gradient(tmp_path: Path) -> None:

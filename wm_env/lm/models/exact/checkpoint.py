@@ -18,9 +18,9 @@ from wm_env.common.tensors import disk_errors
 from wm_env.lm.models.exact.network import VERSION
 from wm_env.lm.models.exact.quantise import Form
 from wm_env.lm.models.exact.weights import (
+    ExactShape,
     FloatSource,
     IntegerSource,
-    Shape,
     Source,
     folded,
     form_for,
@@ -62,7 +62,7 @@ def format_values(form: Form, digests: Mapping[str, str]) -> dict[str, str]:
 
 
 def open_source(
-    folder: Path, values: Mapping[str, Any], shape: Shape, names: Mapping[str, str], form: Form | None = None
+    folder: Path, values: Mapping[str, Any], shape: ExactShape, names: Mapping[str, str], form: Form | None = None
 ) -> tuple[Source, TensorReader]:
     """The integers of a checkpoint, and the reader that notes the digests of its tensors.
 
@@ -95,7 +95,7 @@ def check_digests(folder: Path, values: Mapping[str, Any], digests: Mapping[str,
         raise ValueError(f"{folder} is damaged: its tensors are not those that its config.json names; fetch it again")
 
 
-def _integer_names(shape: Shape, names: Mapping[str, str]) -> dict[str, str]:
+def _integer_names(shape: ExactShape, names: Mapping[str, str]) -> dict[str, str]:
     """`names` of the integer checkpoint."""
     gone, integers = folded(shape), {}
     for stored, name in names.items():

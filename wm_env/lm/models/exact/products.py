@@ -24,6 +24,7 @@ What could spoil it, and what keeps it out:
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -44,6 +45,14 @@ _DTYPES = {"int8": torch.int8, "float64": torch.float64, "float32": torch.float3
 
 class NotExactError(ValueError):
     """The device or a setting of the process would give other numbers; the argument says which."""
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Integers as two int8 halves, high above low, and the factor that makes numbers of them."""
+
+    q: Tensor
+    scale: Tensor
 
 
 class Product:
@@ -68,6 +77,11 @@ class Product:
     def nbytes(self) -> int:
         """Memory of the matrix."""
         return self._weight.nbytes + self.scale.nbytes
+
+    @property
+    def weight(self) -> Tensor:
+        """(N, K) integers, in the format that the kind multiplies."""
+        return self._weight.t()
 
     def rows(self, ids: Tensor) -> Tensor:
         """(M,) ids -> (M, K) float32: q scale, the embeddings if this is the matrix of the head."""

@@ -28,7 +28,7 @@ must have this shape."""
 
 
 @dataclass(frozen=True)
-class Shape:
+class ExactShape:
     """The sizes of a Llama-type network.
 
     Attributes:
@@ -93,7 +93,7 @@ class Source(Protocol):
     """The integers of a network."""
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> ExactShape:
         """Its sizes."""
 
     @property
@@ -111,7 +111,7 @@ class Source(Protocol):
 class FloatSource:
     """A checkpoint in floats, quantised matrix by matrix."""
 
-    shape: Shape
+    shape: ExactShape
     form: Form
     read: Read
 
@@ -132,7 +132,7 @@ class FloatSource:
 class IntegerSource:
     """A checkpoint that stores integers."""
 
-    shape: Shape
+    shape: ExactShape
     form: Form
     read: Read
 
@@ -161,7 +161,7 @@ class IntegerSource:
         return self.read(name, self.shape.of(name)).to(torch.float32, copy=True)
 
 
-def folded(shape: Shape) -> set[str]:
+def folded(shape: ExactShape) -> set[str]:
     """The norms whose gains are in the matrices behind them."""
     return {norm for _, _, norm in shape.tensors() if norm is not None}
 
@@ -198,7 +198,7 @@ def scale_name(name: str) -> str:
     return name.removesuffix(".weight") + ".scale"
 
 
-def form_for(shape: Shape) -> Form:
+def form_for(shape: ExactShape) -> Form:
     """The format for a checkpoint in floats: w24 where float64 sums of a whole row are exact, else w8."""
     return W24 if max(shape.width, shape.inner) < 2048 else W8
 

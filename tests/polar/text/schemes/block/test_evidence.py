@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polar.text.arithmetic import Receiver
+from polar.text.arithmetic import ArithmeticReceiver
 from polar.text.keys.derivation import MessageKeys
 from polar.text.keys.key import Key
 from polar.text.schemes.block.evidence import log2_evidence
@@ -74,7 +74,7 @@ def test_matches_are_all_tokens_that_a_text_begins_with(text):
 
 def test_evidence_that_shrinks_again_is_kept():
     """A supermartingale that reaches e does so with probability at most 1/e, wherever it goes from there."""
-    receiver = Receiver(b"", MessageKeys(Key(bytes(32)), 0, b"block"))
+    receiver = ArithmeticReceiver(b"", MessageKeys(Key(bytes(32)), 0, b"block"))
     for bits in (3.0, 4.0, -6.0, -5.0, 2.0):
         receiver.note_evidence(bits)
     assert receiver.log2_evidence == 7.0

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from agents.planner.coded import plan_coded
 from polar.code.codec import code_channel
 from polar.code.construction import BlockCode
-from polar.text.arithmetic import Receiver, Sender
+from polar.text.arithmetic import ArithmeticReceiver, ArithmeticSender
 from polar.text.keys.derivation import MessageKeys
 from polar.text.keys.key import Key
 from polar.text.scheme import NoMessageError
-from polar.text.schemes.block.walk import CIRCLE, make_code, prefix_groups, walk
+from polar.text.schemes.block.walk import CIRCLE, make_code, prefix_groups, walk_blocks
 from wm_env.lm.pools.candidates import Pool
 from wm_env.tree import StateTree, TreeBlock, TreeMeta
 
@@ -168,17 +168,17 @@ def keyed_pool(tokens, seed=0):
 def test_messages_come_back_from_texts_that_continue_one_another(nonce):
     keys = MessageKeys(KEY, nonce, b"block")
     message = bytes(range(nonce))
-    sender = Sender(message, keys, 10**5, 10**5)
+    sender = ArithmeticSender(message, keys, 10**5, 10**5)
     sent = []
     sender.put = sent.append
-    tokens = walk(keys, sender, 0.0, keyed_pool)
+    tokens = walk_blocks(keys, sender, 0.0, keyed_pool)
     text = b"".join(sent)
     assert len(tokens) == len(sent)
-    receiver = Receiver(text, keys)
-    assert walk(keys, receiver, 0.0, keyed_pool) == tokens
+    receiver = ArithmeticReceiver(text, keys)
+    assert walk_blocks(keys, receiver, 0.0, keyed_pool) == tokens
     assert receiver.message == message
     with pytest.raises(NoMessageError):
-        walk(keys, Receiver(text[:-3], keys), 0.0, keyed_pool)
+        walk_blocks(keys, ArithmeticReceiver(text[:-3], keys), 0.0, keyed_pool)
 
 
 @pytest.mark.parametrize("tiny", [1e-20, 5e-324])
@@ -188,9 +188,9 @@ def test_a_candidate_that_hardly_has_a_probability_is_sent_if_the_budget_says_so
     assert make_code(pool, 0.5).bits == 1
     for nonce in range(4):
         keys = MessageKeys(KEY, nonce, b"block")
-        tokens = walk(keys, Sender(b"x", keys, 10**5, 10**5), 0.5, lambda _: pool)
-        receiver = Receiver(bytes(ord("a") + token for token in tokens), keys)
-        walk(keys, receiver, 0.5, lambda _: pool)
+        tokens = walk_blocks(keys, ArithmeticSender(b"x", keys, 10**5, 10**5), 0.5, lambda _: pool)
+        receiver = ArithmeticReceiver(bytes(ord("a") + token for token in tokens), keys)
+        walk_blocks(keys, receiver, 0.5, lambda _: pool)
         assert receiver.message == b"x"
 
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from tables import TableLaw
 
-from polar.text.arithmetic import MessageTooLongError, NoEntropyError, Receiver, Sender
+from polar.text.arithmetic import ArithmeticReceiver, ArithmeticSender, MessageTooLongError, NoEntropyError
 from polar.text.keys.derivation import MessageKeys
 from polar.text.keys.key import Key
 from polar.text.scheme import NoMessageError
-from polar.text.schemes.stream.walk import RARE, finish_token, walk
+from polar.text.schemes.stream.walk import RARE, finish_token, walk_tokens
 from polar.text.vocabulary import Vocabulary
 
 TOKENS = dict(enumerate([b"a", b"ab", b"abc", b"b", b"bc", b"c", b" a", b" "]))
@@ -65,7 +65,7 @@ def states_after(vocabulary, law_of, letters):
         side.choose = lambda weights, read, script=script: script.decide(weights)
         keys = SimpleNamespace(stream=lambda label, s=script: SimpleNamespace(below=lambda bound: Draw(s, bound)))
         try:
-            tokens, node = walk(vocabulary, keys, side, law_of)
+            tokens, node = walk_tokens(vocabulary, keys, side, law_of)
         except BranchError as branch:
             scripts += [[*decisions, index] for index in branch.args[0]]
             continue
@@ -142,8 +142,8 @@ def test_where_the_text_tells_in_the_end_no_shared_randomness_is_needed():
         raise AssertionError("shared randomness was used")
 
     silent = SimpleNamespace(stream=lambda label: SimpleNamespace(below=below))
-    sender = Sender(b"", keys, most_tokens=2000, patience=200)
-    tokens, node = walk(vocabulary, silent, sender, law_of)
+    sender = ArithmeticSender(b"", keys, most_tokens=2000, patience=200)
+    tokens, node = walk_tokens(vocabulary, silent, sender, law_of)
     assert sender.done
     assert len(tokens) in (79, 80)
     assert node.depth > 0
@@ -156,9 +156,9 @@ def test_readings_that_the_text_never_tells_apart_stay_few():
     law = WordLaw(vocabulary, (b"a", b"aa", b"b"))
     keys = MessageKeys(Key(bytes(range(32))), 0, b"stream")
     asked = []
-    receiver = Receiver(b"a" * 400, keys)
+    receiver = ArithmeticReceiver(b"a" * 400, keys)
     with pytest.raises(NoMessageError):
-        walk(vocabulary, keys, receiver, lambda tokens: asked.append(tokens) or law)
+        walk_tokens(vocabulary, keys, receiver, lambda tokens: asked.append(tokens) or law)
     assert receiver.position > 10
     assert len(asked) <= receiver.position + 1
 
@@ -174,12 +174,12 @@ def transmit(vocabulary, seed, message, nonce):
     def law_of(tokens):
         return TableLaw(vocabulary, seed, tokens)
 
-    sender = Sender(message, keys, most_tokens=2000, patience=200)
-    tokens, node = walk(vocabulary, keys, sender, law_of)
+    sender = ArithmeticSender(message, keys, most_tokens=2000, patience=200)
+    tokens, node = walk_tokens(vocabulary, keys, sender, law_of)
     last = finish_token(vocabulary, law_of(tokens), node, keys.stream("tail"))
     text = vocabulary.text((*tokens, last))
-    receiver = Receiver(text, keys)
-    read_tokens, read_node = walk(vocabulary, keys, receiver, law_of)
+    receiver = ArithmeticReceiver(text, keys)
+    read_tokens, read_node = walk_tokens(vocabulary, keys, receiver, law_of)
     assert (read_tokens, read_node) == (tokens, node)
     return receiver.message, (*tokens, last), text
 
@@ -196,7 +196,7 @@ def test_any_vocabulary_decodes_from_text(strings, seed, nonce):
         reject()
 
 
-class BriefSender(Sender):
+class BriefSender(ArithmeticSender):
     """Is done after 7 letters: two tokens have ended then, of at most three each."""
 
     def __init__(self, keys):
@@ -226,7 +226,7 @@ def test_texts_of_random_keys_have_the_model_s_law():
     counts = dict.fromkeys(expected, 0)
     for nonce in range(3000):
         keys = MessageKeys(Key(bytes(range(32))), nonce, b"stream")
-        tokens, _ = walk(vocabulary, keys, BriefSender(keys), lambda tokens: laws[tokens[-1:]])
+        tokens, _ = walk_tokens(vocabulary, keys, BriefSender(keys), lambda tokens: laws[tokens[-1:]])
         counts[tokens[:2]] += 1
     common = [pair for pair, probability in expected.items() if 3000 * probability >= 5]
     observed = np.array([counts[pair] for pair in common] + [3000 - sum(counts[pair] for pair in common)])
@@ -242,9 +242,9 @@ def test_a_changed_letter_gives_no_other_message():
     for position in range(len(text)):
         for letter in b"abc x":
             edited = text[:position] + bytes([letter]) + text[position + 1 :]
-            receiver = Receiver(edited, keys)
+            receiver = ArithmeticReceiver(edited, keys)
             try:
-                walk(vocabulary, keys, receiver, lambda tokens: TableLaw(vocabulary, b"edit", tokens))
+                walk_tokens(vocabulary, keys, receiver, lambda tokens: TableLaw(vocabulary, b"edit", tokens))
             except NoMessageError:
                 assert receiver.message is None
             outcomes.add(receiver.message)

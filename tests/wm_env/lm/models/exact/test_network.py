@@ -21,19 +21,19 @@ from wm_env.lm.models.exact.law import (
 from wm_env.lm.models.exact.network import ExactNetwork
 from wm_env.lm.models.exact.products import Kind, NotExactError, exact_kinds
 from wm_env.lm.models.exact.quantise import W8, W24, Form
-from wm_env.lm.models.exact.weights import FloatSource, IntegerSource, Shape, form_for, form_named, integer_tensors
+from wm_env.lm.models.exact.weights import ExactShape, FloatSource, IntegerSource, form_for, form_named, integer_tensors
 
 CANVAS = torch.randint(0, 100, (3, 21), generator=torch.Generator().manual_seed(5))
 
 
-def network(shape: Shape, form: Form = W8, kind: Kind | None = None, **tensors: Tensor) -> ExactNetwork:
+def network(shape: ExactShape, form: Form = W8, kind: Kind | None = None, **tensors: Tensor) -> ExactNetwork:
     stored = random_network(shape) | {name.replace("__", "."): tensor for name, tensor in tensors.items()}
     return ExactNetwork(FloatSource(shape, form, reading(stored)), kind=kind)
 
 
 @pytest.mark.parametrize("form", [W8, W24], ids=lambda form: form.name)
 @pytest.mark.parametrize("shape", [LLADA, TIED, DREAM, WIDE], ids=["llada", "tied", "dream", "wide"])
-def test_the_pass_is_the_bits_of_its_documentation(shape: Shape, form: Form) -> None:
+def test_the_pass_is_the_bits_of_its_documentation(shape: ExactShape, form: Form) -> None:
     tensors = {name: tensor.numpy() for name, tensor in random_network(shape).items()}
     written = reference.Reference(tensors, shape.heads, shape.groups, shape.theta, shape.eps, form.name)
     row = CANVAS[0].tolist()
