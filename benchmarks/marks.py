@@ -17,13 +17,13 @@ from command import run_benchmark, within
 from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
-    import tyro
     from mark_reading import measure
     from mark_schemes.registry import NAMES
     from mark_speed import writing_ratio
     from mark_tables import draw, edit_table, length_table, limit_lines, robust_table
     from mark_texts import held_out_prompts, write_texts
 
+    from wm_env.common.arguments import parse_subcommand
     from wm_env.lm.models.load import load_lm
     from wm_env.lm.prompts import read_prompts
     from wm_env.lm.text_files import read_lines
@@ -125,9 +125,7 @@ def check_names(names: tuple[str, ...]) -> None:
 
 
 def main() -> None:
-    tyro.extras.subcommand_cli_from_dict(
-        {"write": Write, "read": Read, "table": Table, "speed": Speed}, description=__doc__
-    ).run()
+    parse_subcommand({"write": Write, "read": Read, "table": Table, "speed": Speed}, description=__doc__).run()
 
 
 if __name__ == "__main__":
