@@ -22,6 +22,7 @@ with quitting_on_interrupt(__name__):
 
     from agents.common.runs import RunFolder, read_config
     from agents.frontier import RunResult, frontier, read_runs, short_names
+    from wm_env.common.arguments import parse
     from wm_env.common.arrays import Floats
     from wm_env.common.figures import COLOURS, FIGURE_MARK, figure_format, new_figure, save_figure
     from wm_env.common.files import check_output, reading
@@ -236,7 +237,7 @@ def _mean(values: Sequence[float], spec: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read runs, print a table, write the figure; returns the exit code of `exit_code`."""
     with quitting_on_interrupt(__name__):
-        options = tyro.cli(Options, prog="python -m agents.compare", args=arguments, description=Options.__doc__)
+        options = parse(Options, prog="python -m agents.compare", args=arguments, description=Options.__doc__)
     return exit_code(lambda: _compare(options))
 
 

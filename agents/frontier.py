@@ -18,7 +18,7 @@ with quitting_on_interrupt(__name__):
 
     from agents.common.runs import RunFolder, read_config
     from agents.common.table import AGENTS, run_settings_from_json
-    from wm_env.common.arguments import OptionalPath
+    from wm_env.common.arguments import parse
     from wm_env.common.figures import FIGURE_MARK, Figure, figure_format, save_figure
     from wm_env.common.files import check_output
     from wm_env.common.json_values import read_as
@@ -67,7 +67,7 @@ class Options:
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Run folders of the gp objective, all on the same tree, with the same discount and cost."""
-    out: OptionalPath = None
+    out: Path | None = None
     """The figure, a PNG; frontier.png beside the first run folder if not given."""
 
 
@@ -179,7 +179,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[StateTree, float, Cost, dict[str, 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read runs and write the figure; returns the exit code: 0 done, 1 failed, 2 bad input, 130 interrupted."""
     with quitting_on_interrupt(__name__):
-        options = tyro.cli(Options, prog="python -m agents.frontier", args=arguments, description=Options.__doc__)
+        options = parse(Options, prog="python -m agents.frontier", args=arguments, description=Options.__doc__)
     return exit_code(lambda: _draw(options))
 
 

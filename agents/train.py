@@ -25,7 +25,7 @@ with quitting_on_interrupt(__name__):
 
     from agents.common.settings import RunSettings
     from agents.common.table import AGENTS, agent_of, preset, preset_names
-    from wm_env.common.arguments import OptionalPath
+    from wm_env.common.arguments import parse
     from wm_env.common.help import paragraph_help
     from wm_env.criteria.table import COSTS, OBJECTIVES
 
@@ -129,13 +129,13 @@ def _parse(default: RunSettings) -> tuple[Options, RunSettings]:
         [
             ("settings", Annotated[settings_kind, tyro.conf.arg(name="")], dataclasses.field(default=settings_kind())),
             ("preset", names | None, None),
-            ("run", OptionalPath, None),
+            ("run", Path | None, None),
             ("resume", bool, False),
         ],
         frozen=True,
     )
     options_kind.__doc__ = Options.__doc__
-    given: Any = tyro.cli(options_kind, description=__doc__, config=(tyro.conf.FlagCreatePairsOff,))
+    given: Any = parse(options_kind, description=__doc__, config=(tyro.conf.FlagCreatePairsOff,))
     settings = RunSettings(**{name: getattr(given.settings, name) for name, *_ in fields})
     return Options(given.preset, given.run, given.resume), settings
 

@@ -17,8 +17,8 @@ from wm_env.common.command import quitting_on_interrupt
 with quitting_on_interrupt(__name__):
     import matplotlib.pyplot as plt
     import torch
-    import tyro
 
+    from wm_env.common.arguments import parse
     from wm_env.common.figures import FIGURE_MARK, figure_format, save_figure
     from wm_env.common.files import check_output
     from wm_env.common.progress import ProgressBar
@@ -99,7 +99,7 @@ def row(n: int, name: str, rates: list[float], values: list[float]) -> str:
 
 
 def main() -> None:
-    options = tyro.cli(Options, description=__doc__)
+    options = parse(Options, description=__doc__)
     within(options, lengths=(1, 12), state_lengths=(1, 20), messages=(1, 1024), slack=(0, 1), seed=SEEDS)
     check_output(options.out, "name another --out", FIGURE_MARK)
     figure_format(options.out)

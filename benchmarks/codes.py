@@ -21,7 +21,6 @@ from wm_env.common.command import quitting_on_interrupt
 with quitting_on_interrupt(__name__):
     import matplotlib.pyplot as plt
     import numpy as np
-    import tyro
     from matplotlib.figure import Figure
 
     from polar.code.lists.covert import (
@@ -35,6 +34,7 @@ with quitting_on_interrupt(__name__):
         prices,
     )
     from polar.code.lists.precoding import CHECKS, PAC_TAPS
+    from wm_env.common.arguments import parse
     from wm_env.common.files import check_output, write_atomically
     from wm_env.theory.free_tokens import FreeTokens, corollary_labels, label_capacity, message_limit
 
@@ -132,7 +132,7 @@ def search(name: str, log_length: int, replaced: float, options: Options) -> Fou
 
 
 def main() -> None:
-    options = tyro.cli(Options, description=__doc__)
+    options = parse(Options, description=__doc__)
     within(options, paths=(1, 1024), frames=MANY, fresh=MANY, processes=MANY, seed=SEEDS)
     if options.out is not None:
         check_output(options.out, "choose another --out")
@@ -150,7 +150,7 @@ def main() -> None:
 def limit(log_length: int, replaced: float, options: Options) -> float:
     """Bits per token that no code exceeds at this length."""
     law = corollary_labels(VOCABULARY, replaced)
-    return float(message_limit(law, 2**log_length, options.block_error)) / 2**log_length
+    return message_limit(law, 1 << log_length, options.block_error) / (1 << log_length)
 
 
 def show(

@@ -24,9 +24,9 @@ from wm_env.common.command import quitting_on_interrupt, tell
 with quitting_on_interrupt(__name__):
     import numpy as np
     import torch
-    import tyro
 
     from agents.ppo_lagrangian.buffer import tree_advantages
+    from wm_env.common.arguments import parse
     from wm_env.common.figures import FIGURE_MARK, figure_format, save_figure
     from wm_env.common.files import check_output, write_atomically
     from wm_env.common.progress import ProgressBar
@@ -293,7 +293,7 @@ def draw(rows: list[Row], path: Path) -> None:
 
 
 def main() -> None:
-    options = tyro.cli(Options)
+    options = parse(Options)
     counts = {"problems": (1, len(PROBLEMS)), "copies": (2, 4096), "jobs": (1, 1024)}
     within(options, seeds=SEEDS, iterations=MANY, learning_rate=(1e-9, 1e3), **counts)
     if unknown := set(options.rules) - set(RULES):

@@ -21,7 +21,6 @@ from wm_env.common.command import quitting_on_interrupt
 with quitting_on_interrupt(__name__):
     import numpy as np
     import torch
-    import tyro
 
     from polar.text.channel import open_channel
     from polar.text.decoding import decode
@@ -29,6 +28,7 @@ with quitting_on_interrupt(__name__):
     from polar.text.keys.key import Key
     from polar.text.schemes.block.walk import CIRCLE, PoolCode, make_code
     from polar.text.settings import Settings
+    from wm_env.common.arguments import parse
     from wm_env.common.files import check_output, read_json, write_json
     from wm_env.common.json_values import entry, read_as
     from wm_env.common.tables import aligned_table
@@ -292,7 +292,7 @@ def table(rows: list[Drift]) -> str:
 
 
 def main() -> None:
-    options = tyro.cli(Options, description=__doc__)
+    options = parse(Options, description=__doc__)
     within(options, states=MANY, context=MANY, candidates=(1, 1024), tv_budget=(0, 1), texts=(0, 10**9))
     check_output(options.out, "name another --out", "near_ties")
     other = None if options.reference is None else read_reference(options.reference, options.states)

@@ -48,6 +48,7 @@ with quitting_on_interrupt(__name__):
     from polar.text.settings import LawSettings, Limits, Settings
     from polar.text.sources import open_vocabulary
     from polar.text.vocabulary import Vocabulary
+    from wm_env.common.arguments import parse
     from wm_env.lm.models.load import load_lm
     from wm_env.lm.prompts import read_prompts
 
@@ -371,7 +372,7 @@ def work(options: Options, share: Share) -> Tally:
 
 def main() -> None:
     """Measure and print."""
-    options = tyro.cli(Options, description=__doc__)
+    options = parse(Options, description=__doc__)
     within(options, count=MANY, processes=(1, 1024), size=(0, 4096), letters=(1, len(LETTERS)), words=MANY)
     within(options, minutes=(0, 10**6), seed=SEEDS)
     tally = run_shares(partial(work, options), options.count, options.processes, options.minutes)

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Literal
 
 import torch
-import tyro
 from command import run_benchmark
 from random_llada import llada_8b
 from torch import Tensor
 
+from wm_env.common.arguments import parse
 from wm_env.lm.models.exact.law import log2_ticks
 from wm_env.lm.models.exact.network import VERSION, ExactNetwork
 from wm_env.lm.models.exact.quantise import W8
@@ -85,7 +85,7 @@ def random_passes(options: Options, device: torch.device) -> Iterator[tuple[str,
     for fuse in (True, False):
         network = ExactNetwork(FloatSource(shape, W8, drawn), device, fuse=fuse)
         where = f"{network.nbytes / 2**30:.2f} GiB of weights"
-        yield f"{VERSION} w8, {network.kind}, {network.steps}, {where}", _logits(network)
+        yield f"{VERSION} w8, {network.kind}, {network.fusion}, {where}", _logits(network)
 
 
 def _logits(network: ExactNetwork) -> Pass:
@@ -151,7 +151,7 @@ def report(options: Options) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line."""
-    for line in report(tyro.cli(Options, prog="python benchmarks/exactness.py", args=arguments)):
+    for line in report(parse(Options, prog="python benchmarks/exactness.py", args=arguments)):
         print(line, flush=True)
 
 

@@ -24,10 +24,10 @@ from polar.text.decoding import decode
 from polar.text.embedding import embed_with_retries
 from polar.text.keys.key import KEY_BYTES, Key
 from polar.text.schemes.block import Block
-from polar.text.schemes.stream import Stream
 from polar.text.settings import LawSettings, Limits, Settings
 from polar.text.sources import open_vocabulary
 from polar.text.vocabulary import Vocabulary
+from wm_env.common.arguments import parse
 from wm_env.common.files import check_output, read_json, write_json
 from wm_env.common.json_values import read_as
 from wm_env.lm.models.load import load_lm
@@ -38,7 +38,8 @@ from wm_env.lm.prompts import read_prompts
 MESSAGE_BYTES = 4
 NONCES = 4
 """Nonces that are tried when a text cannot be sent, and read."""
-_SCHEMES = {"stream": Settings(Stream(), LawSettings()), "block": Settings(Block(), LawSettings())}
+_SMALL = Settings(Block(candidates=16), LawSettings(block_length=2))
+_SCHEMES = {"stream": Settings(), "block": Settings(Block()), "small block": _SMALL}
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class Options:
     """Texts that are written or read, JSON."""
     count: int = 100
     """Texts to write."""
-    scheme: Literal["stream", "block"] = "stream"
-    """Scheme of the texts to write."""
+    scheme: Literal["stream", "block", "small block"] = "stream"
+    """Scheme of the texts to write; a small block has 2 tokens and 16 candidates."""
     device: str = "cpu"
     """Where the model runs."""
     processes: int = 1
@@ -141,7 +142,7 @@ def run(options: Options) -> None:
 
 def main() -> None:
     """Command line."""
-    run(tyro.cli(Options, description=__doc__))
+    run(parse(Options, description=__doc__))
 
 
 if __name__ == "__main__":

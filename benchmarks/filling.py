@@ -16,13 +16,13 @@ from wm_env.common.command import quitting_on_interrupt
 with quitting_on_interrupt(__name__):
     import numpy as np
     import torch
-    import tyro
     from numpy.typing import NDArray
 
     from polar.code.index_sets import choose_sets, spectrum, token_code
     from polar.code.memoryless import draw_states
     from polar.code.successive import conditional_llrs
     from polar.code.transform import label_words
+    from wm_env.common.arguments import parse
     from wm_env.information import total_variation
     from wm_env.theory.capacity import block_law, dense_cover, partition_assignment
 
@@ -40,7 +40,7 @@ class Options:
 
 
 def main() -> None:
-    options = tyro.cli(Options, description=__doc__)
+    options = parse(Options, description=__doc__)
     within(options, log_length=(1, 4), states=MANY, seed=SEEDS)
     rng = np.random.default_rng(options.seed)
     rows = torch.from_numpy(rng.dirichlet(np.ones(2), 6))

@@ -31,7 +31,6 @@ from wm_env.common.command import quitting_on_interrupt
 with quitting_on_interrupt(__name__):
     import numpy as np
     import torch
-    import tyro
     from scipy.stats import kstest
     from sharing import Share, Tally, add, run_shares
     from torch import Tensor
@@ -43,6 +42,7 @@ with quitting_on_interrupt(__name__):
     from polar.text.schemes import load_schemes
     from polar.text.settings import Settings
     from polar.text.sources import open_vocabulary
+    from wm_env.common.arguments import parse
     from wm_env.common.threads import set_own_threads
     from wm_env.lm.models.exact.network import ExactNetwork
     from wm_env.lm.models.folder import find_model
@@ -224,7 +224,7 @@ def report(options: Options, tally: Tally) -> str:
 
 def main() -> None:
     """Read and print."""
-    options = tyro.cli(Options, description=__doc__)
+    options = parse(Options, description=__doc__)
     within(options, count=MANY, group=MANY, processes=(1, 1024), nonces=(1, 10**6), words=MANY, first=(0, 10**9))
     within(options, minutes=(0, 10**6), seed=SEEDS)
     groups = -(-options.count // options.group)

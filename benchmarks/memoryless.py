@@ -35,6 +35,7 @@ with quitting_on_interrupt(__name__):
         token_code,
     )
     from polar.code.memoryless import decode_tokens, draw_states, encode_tokens
+    from wm_env.common.arguments import parse
     from wm_env.common.figures import FIGURE_MARK, figure_format, save_figure
     from wm_env.common.files import check_output
     from wm_env.information import measure
@@ -302,7 +303,7 @@ Command = Annotated[Rates, tyro.conf.subcommand("rates")] | Annotated[Noisy, tyr
 
 
 def main() -> None:
-    options = tyro.cli(Command, description=__doc__)
+    options = parse(Command, description=__doc__)
     within(options, vocabulary=(2, 1024), smallest=(1, 20), largest=(options.smallest, 20), frames=MANY, seed=SEEDS)
     torch.set_num_threads(1)
     options.run()

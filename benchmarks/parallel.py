@@ -2,6 +2,7 @@
 
     python benchmarks/parallel.py table --count 6
     python benchmarks/parallel.py edits --count 12
+    python benchmarks/parallel.py counts --count 400
 
 Every text carries 32 bits behind one of the shipped prompts. Exact or bounded total variations are per step.
 """
@@ -19,6 +20,7 @@ with quitting_on_interrupt(__name__):
     import torch
     import tyro
     from colours import MESSAGE_BITS, Colours
+    from scipy.stats import chisquare, ks_2samp
 
     from polar.code.index_sets import Bools, bit_levels
     from polar.code.successive import conditional_llrs
@@ -37,12 +39,11 @@ with quitting_on_interrupt(__name__):
     from polar.text.schemes.parallel.step import draw_labels, draw_tokens, label_masses, place_points
     from polar.text.settings import LawSettings, Limits, Settings
     from polar.text.sources import open_vocabulary
+    from wm_env.common.arguments import parse
     from wm_env.common.arrays import Floats, Ints
     from wm_env.lm.models.load import load_lm
     from wm_env.lm.models.masked_lm import MaskedLM
     from wm_env.lm.prompts import read_prompts
-
-POSITIONS = (8, 16, 32, 64)
 
 DELTA = 2.0
 """The bias that MPAC recommends."""
@@ -55,7 +56,7 @@ EDITS_PER_TEXT = 10
 
 @dataclass(frozen=True)
 class Options:
-    what: tyro.conf.Positional[Literal["table", "edits"]]
+    what: tyro.conf.Positional[Literal["table", "edits", "counts"]]
     count: int
     """Texts of every setting."""
     effective_tokens: float = 32.0
@@ -66,6 +67,8 @@ class Options:
     """Edits: b."""
     seed: int = 0
     """Chooses keys and messages."""
+    positions: tuple[int, ...] = (8, 16, 32, 64)
+    """n of the settings."""
 
 
 @dataclass
@@ -224,7 +227,7 @@ def table(bench: Bench) -> None:
     """One row a setting; surprise is -log2 of a token's marginal, bits a token, with the standard error of the mean."""
     print("  n  b | message bits: a step, a token | lost | forced, TV: bound, exact | does not re-tokenise", end=" | ")
     print("surprise: plain, marked, coloured | coloured: bit error, TV | exact messages, tokens")
-    for positions in POSITIONS:
+    for positions in bench.options.positions:
         for hash_bits in (1, 2, 3, 4):
             settings, tally = bench.settings(positions, hash_bits), Tally()
             for number in range(bench.options.count):
@@ -251,7 +254,7 @@ def row_of(tally: Tally, word_bits: int) -> str:
 def edits(bench: Bench) -> None:
     """Words of the text are replaced, left out or put in; the receiver tokenises what results."""
     print("  n parity | tokens | share of words edited: messages exact, texts with another token count")
-    for positions in POSITIONS:
+    for positions in bench.options.positions:
         for parity in (0, 8, 32):
             settings = bench.settings(positions, bench.options.hash_bits, parity)
             cells: dict[str, list[int]] = {}
@@ -273,10 +276,11 @@ def edit_text(bench: Bench, settings: Settings, number: int, cells: dict[str, li
     words = channel.source.vocabulary.text(sent.tokens).decode("utf-8").split(" ")
     others = " ".join(bench.prompts).split(" ")
     tokenizer = bench.lm.text_tokenizer
-    for share in ("one word", "1 %", "5 %", "10 %"):
+    for share in ("one word", "two words", "1 %", "5 %", "10 %"):
         cell = cells.setdefault(share, [0, 0])
         for _ in range(EDITS_PER_TEXT):
-            count = 1 if share == "one word" else rng.binomial(len(words), float(share[:-2]) / 100)
+            known = {"one word": 1, "two words": 2}
+            count = known[share] if share in known else rng.binomial(len(words), float(share[:-2]) / 100)
             edited = list(words)
             for place in sorted(rng.choice(len(words), count, replace=False).tolist(), reverse=True):
                 kind, other = rng.integers(3), others[rng.integers(len(others))]
@@ -288,12 +292,34 @@ def edit_text(bench: Bench, settings: Settings, number: int, cells: dict[str, li
     return len(sent.tokens)
 
 
+def counts(bench: Bench) -> None:
+    """The number of tokens modulo n, of marked texts and of human ones, against a uniform one."""
+    encode = bench.lm.text_tokenizer.encode
+    for positions in bench.options.positions:
+        settings = bench.settings(positions, bench.options.hash_bits)
+        scheme, marked = scheme_of(settings), []
+        for number in range(bench.options.count):
+            rng = np.random.default_rng([bench.options.seed, positions, number])
+            channel, key = bench.channel(number, settings), Key(rng.bytes(KEY_BYTES))
+            message = BitString(int(rng.integers(1 << MESSAGE_BITS)), MESSAGE_BITS)
+            marked.append(len(scheme.write(writing_on(channel, key, number, message)).tokens))
+        human = [len(encode(prompt)) for prompt in bench.prompts]
+        tests = []
+        for name, lengths in (("marked", marked), ("human", human)):
+            seen = np.bincount(np.array(lengths) % positions, minlength=positions)
+            tests.append(
+                f"{len(lengths)} {name} texts: chi-square p = {chisquare(seen).pvalue:.3f}, {seen[0]} multiples"
+            )
+        same = ks_2samp(np.array(marked) % positions, np.array(human) % positions).pvalue
+        print(f"n = {positions}: {'; '.join(tests)}; alike (Kolmogorov-Smirnov): p = {same:.3f}", flush=True)
+
+
 def main() -> None:
     torch.set_num_threads(1)
-    options = tyro.cli(Options, description=__doc__)
-    within(options, count=MANY, seed=SEEDS)
+    options = parse(Options, description=__doc__)
+    within(options, count=MANY, seed=SEEDS, positions=(1, 1 << 10))
     bench = Bench(options)
-    (table if options.what == "table" else edits)(bench)
+    {"table": table, "edits": edits, "counts": counts}[options.what](bench)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ with quitting_on_interrupt(__name__):
     from polar.text.schemes.parallel import Parallel
     from polar.text.settings import LawSettings, Settings
     from polar.text.sources import open_vocabulary
+    from wm_env.common.arguments import parse
     from wm_env.common.files import check_output, read_text
     from wm_env.common.json_values import parse_json, read_as
     from wm_env.lm.models.folder import EMBEDDED
@@ -140,7 +141,7 @@ def read(options: Read) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    options = tyro.cli(
+    options = parse(
         Annotated[Write, tyro.conf.subcommand("write")] | Annotated[Read, tyro.conf.subcommand("read")],
         description=__doc__,
     )

@@ -19,7 +19,6 @@ from wm_env.common.command import quitting_on_interrupt
 with quitting_on_interrupt(__name__):
     import numpy as np
     import torch
-    import tyro
     from peer_blocks import (
         Coded,
         Figures,
@@ -36,6 +35,7 @@ with quitting_on_interrupt(__name__):
     from peer_figure import Row, draw
     from peer_texts import compare_texts
 
+    from wm_env.common.arguments import parse
     from wm_env.common.figures import FIGURE_MARK
     from wm_env.common.files import check_output
     from wm_env.synthetic import synthetic_tree
@@ -174,7 +174,7 @@ def check_imec(rows: Sequence[Row]) -> None:
 
 def main() -> None:
     """Compare and print."""
-    options = tyro.cli(Options, description=__doc__)
+    options = parse(Options, description=__doc__)
     within(options, texts=(0, 10**9), block_texts=(0, 10**9), message_bytes=(1, 4096), draws=(16, 4096))
     within(options, states=(1, 10_000), seed=SEEDS)
     if options.draws % 16:

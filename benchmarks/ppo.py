@@ -16,7 +16,6 @@ from wm_env.common.command import quitting_on_interrupt
 with quitting_on_interrupt(__name__):
     import gymnasium as gym
     import torch
-    import tyro
     from stable_baselines3 import PPO
     from stable_baselines3.common.logger import configure
     from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
@@ -24,8 +23,10 @@ with quitting_on_interrupt(__name__):
     from agents.common.evaluation import Evaluation
     from agents.ppo_lagrangian.agent import AGENT
     from agents.ppo_lagrangian.callbacks import LawEvaluation, evaluate_deterministic
+    from agents.ppo_lagrangian.shipped import save_policy
     from agents.ppo_lagrangian.training import make_model
     from agents.ppo_lagrangian.vec_env import LogitVecEnv
+    from wm_env.common.arguments import parse
     from wm_env.common.files import check_output, write_json
     from wm_env.env import CovertWatermarkEnv
     from wm_env.optimum import percent_of_optimum
@@ -74,6 +75,8 @@ class Options:
     penalty: float = 1.0541
     """Of the stock PPO, bits per unit of cost; the optimal multiplier of the default problem by default."""
     out: Path = Path("runs/benchmark-ppo.json")
+    save: Path | None = None
+    """File for the policy of the last seed, such as those that come with the package."""
 
 
 class Penalised(LogitVecEnv):
@@ -103,6 +106,8 @@ def constrained(options: Options, arguments: dict[str, Any], seed: int) -> Resul
     seconds = time.perf_counter() - begin
     callback.restore_best()
     found = evaluate_deterministic(model, env)
+    if options.save is not None:
+        save_policy(model.policy, options.save)
     beyond = {}
     if options.split == "train":
         test = CovertWatermarkEnv(**arguments | {"split": "test", "prompts": 10})
@@ -141,7 +146,7 @@ def percent(evaluation: Evaluation, env: CovertWatermarkEnv) -> float:
 
 
 def main() -> None:
-    options = tyro.cli(Options)
+    options = parse(Options)
     within(options, seeds=SEEDS, prompts=MANY, iterations=MANY, penalty=(0, 10**6), margin=(0, 1), threads=(1, 1024))
     check_output(options.out, "name another --out", "held_out_percent")
     torch.set_num_threads(options.threads)

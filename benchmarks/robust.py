@@ -19,13 +19,13 @@ from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
-import tyro
 from command import run_benchmark
 
 from polar.text.keys.key import Key
 from polar.text.schemes.robust.reader import Receiver
 from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.schemes.robust.words import as_letters
+from wm_env.common.arguments import parse
 from wm_env.common.progress import ProgressBar
 from wm_env.lm.models.folder import EMBEDDED
 from wm_env.lm.tokenizer import TextTokenizer, read_text_tokenizer
@@ -241,7 +241,7 @@ def work(options: Options) -> None:
 
 
 def main() -> None:
-    work(tyro.cli(Options, description=__doc__))
+    work(parse(Options, description=__doc__))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import tyro
 from command import run_benchmark
 
 from polar.text.schemes.robust.words import KINDS, as_letters, split_text
+from wm_env.common.arguments import parse
 from wm_env.common.arrays import Floats, Ints
 from wm_env.common.files import check_output, write_atomically
 from wm_env.lm.models.folder import EMBEDDED
@@ -126,7 +127,7 @@ def work(options: Options) -> None:
 
 
 def main() -> None:
-    work(tyro.cli(Options, description=__doc__))
+    work(parse(Options, description=__doc__))
 
 
 if __name__ == "__main__":

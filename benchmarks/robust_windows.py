@@ -24,6 +24,7 @@ from scipy import stats
 
 from polar.text.keys.key import Key
 from polar.text.schemes.robust.reader import Receiver
+from wm_env.common.arguments import parse
 from wm_env.common.files import write_atomically
 from wm_env.lm.models.folder import EMBEDDED
 from wm_env.lm.text_files import read_lines
@@ -50,7 +51,7 @@ class Options:
     workers: int = 1
     """Processes."""
     out: Path = Path("runs/robust-windows.json")
-    """Where p-values are kept."""
+    """Where p-values are kept; what is there is not measured again, so it must be of the same files and options."""
 
 
 def windows(files: tuple[Path, ...], words: int) -> Iterator[str]:
@@ -83,18 +84,20 @@ def decode(nonces: int, window: str) -> tuple[float, int, bool]:
 
 def work(options: Options) -> None:
     within(options, count=MANY, decoded=MANY, words=(1, 500), nonces=(1, 128), workers=(1, 256))
-    start, p_values = time.perf_counter(), []
+    kept: dict[str, list[float]] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    p_values = kept.get("p_values", [])[: options.count]
+    start, before = time.perf_counter(), len(p_values)
     with ProcessPoolExecutor(options.workers) as pool:
-        source = windows(options.files, options.words)
+        source = islice(windows(options.files, options.words), before, None)
         while batch := list(islice(source, min(2000, options.count - len(p_values)))):
             p_values += pool.map(partial(detect, options.nonces), batch, chunksize=50)
+            content = json.dumps({"p_values": p_values})
+            write_atomically(options.out, lambda path, content=content: path.write_text(content))
             spent = time.perf_counter() - start
-            left = spent / len(p_values) * (options.count - len(p_values))
+            left = spent / (len(p_values) - before) * (options.count - len(p_values))
             print(f"{len(p_values)} windows in {spent:.0f} s, {left:.0f} s left", file=sys.stderr, flush=True)
         first = list(islice(windows(options.files, options.words), options.decoded))
         decoded = list(pool.map(partial(decode, options.nonces), first, chunksize=10))
-    content = json.dumps({"p_values": p_values, "decoded": decoded})
-    write_atomically(options.out, lambda path: path.write_text(content))
     values = np.array(p_values)
     print("| level | share of windows with that p-value or less |\n| --- | --- |")
     for level in LEVELS:
@@ -109,7 +112,7 @@ def work(options: Options) -> None:
 
 
 def main() -> None:
-    work(tyro.cli(Options, description=__doc__))
+    work(parse(Options, description=__doc__))
 
 
 if __name__ == "__main__":

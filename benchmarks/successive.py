@@ -18,7 +18,6 @@ from wm_env.common.command import quitting_on_interrupt
 with quitting_on_interrupt(__name__):
     import numpy as np
     import torch
-    import tyro
     from numpy.typing import NDArray
 
     from polar.code.batches import decide
@@ -28,6 +27,7 @@ with quitting_on_interrupt(__name__):
     from polar.code.memoryless import decode_tokens, draw_states, encode_tokens
     from polar.code.successive import conditional_llrs
     from polar.code.transform import polar_transform
+    from wm_env.common.arguments import parse
     from wm_env.common.arrays import Ints
     from wm_env.theory.capacity import block_law, pair_cover, partition_assignment
 
@@ -158,7 +158,7 @@ def noisy_words(
 
 
 def main() -> None:
-    options = tyro.cli(Options, description=__doc__)
+    options = parse(Options, description=__doc__)
     within(options, log_length=(1, 20))
     # A batch is in memory at once.
     within(

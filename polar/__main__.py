@@ -16,6 +16,13 @@ Texts and payloads go to standard output, everything else to standard error. Exi
 arguments or input, 3 the text carries no message or is not marked, 130 interrupted.
 """
 
+import os
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Until the imports below are done, Ctrl-C ends the process with a line and no traceback.
+    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
+
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -28,6 +35,7 @@ with quitting_on_interrupt(__name__):
     from polar.serve.options import Serve
     from polar.text.command_line.options import Command, Decode, Detect, Embed, Keygen, read_input
     from polar.text.keys.key import load_key, new_key, save_key
+    from wm_env.common.arguments import parse
 
 DONE, NO_MESSAGE = 0, 3
 
@@ -36,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     script = Path(sys.argv[0]).name
     with quitting_on_interrupt(__name__):
-        options = tyro.cli(
+        options = parse(
             Command | Annotated[Serve, tyro.conf.subcommand("serve")],
             prog=script if script.startswith("covert-") else "python -m polar",
             description=__doc__,
@@ -75,7 +83,9 @@ def _embed(options: Embed) -> int:
     _check_output()
     key, message, prompt = load_key(options.key), options.read_message(), options.model.read_prompt()
     with quitting_on_interrupt(__name__):
-        from polar.text.command_line.commands import run_embed
+        from polar.text.command_line.commands import import_models, run_embed
+
+        import_models()
 
     run_embed(options, key, message, prompt)
     return DONE
@@ -88,7 +98,10 @@ def _decode(options: Decode) -> int:
     key, text = load_key(options.key), read_input(options.text_file)
     prompt = options.read_prompt()
     with quitting_on_interrupt(__name__):
-        from polar.text.command_line.commands import run_decode
+        from polar.text.command_line.commands import import_models, run_decode
+
+        if options.needs_model:
+            import_models()
 
     return DONE if run_decode(options, key, text, prompt) else NO_MESSAGE
 

@@ -11,7 +11,7 @@ with quitting_on_interrupt(__name__):
     import tyro
 
     from polar.evaluation.settings import EvaluationSettings
-    from wm_env.common.arguments import OptionalPath
+    from wm_env.common.arguments import parse
     from wm_env.common.help import paragraph_help
 
 _EXACT_ONLY = ("keys", "surplus", "transmissions")
@@ -26,7 +26,7 @@ class Options:
     Writes results.json and the figures ber and tv. The defaults are the paper's two figures.
     """
 
-    run: Annotated[OptionalPath, tyro.conf.Positional] = None
+    run: Annotated[Path | None, tyro.conf.Positional] = None
     """Run folder with tree.safetensors and law.safetensors; the newest under runs/ if left out."""
     settings: Annotated[EvaluationSettings, tyro.conf.arg(name="")] = EvaluationSettings()  # noqa: RUF009  (frozen)
     """What to evaluate."""
@@ -35,7 +35,7 @@ class Options:
     observer look at them. Writes live.json, and transmissions.jsonl and TensorBoard texts into the run folder."""
     figures: tuple[Literal["png", "pdf", "svg"], ...] = ("png",)
     """Formats of the two figures."""
-    out: OptionalPath = None
+    out: Path | None = None
     """Output folder; evaluation/ in the run folder if left out."""
 
 
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         with quitting_on_interrupt(__name__):
-            options = tyro.cli(Options, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
+            options = parse(Options, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
             check_mode(options)
             # Imported only now, so that --help does not wait for torch.
             from polar.evaluation.live.run import evaluate_live

@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,9 +14,11 @@ from wm_env.common.checks import check_known
 from wm_env.criteria.channel import BlockChannel, channels_of
 from wm_env.criteria.costs import TOTAL_VARIATION, Cost
 from wm_env.criteria.noise import noisy_rate_bound
+from wm_env.criteria.text_budget import solve_text
 from wm_env.optimum import Optimum, RateBound, rate_bound, solve
 from wm_env.tree import StateTree, load_tree, shipped_tree
 
+Budget = Literal["blocks", "text"]
 SPLITS = ("all", "train", "test")
 HELD_OUT = 5
 """Every fifth prompt of a tree is a test prompt."""
@@ -47,6 +50,10 @@ class Problem:
         cost: c, what epsilon bounds.
         channel: how texts are edited before the decoder sees them, "erasure" or "substitution"; None: not at all.
         noise: probability that a token is edited.
+        budget: what epsilon bounds: the sum over blocks, or the total variation of whole texts.
+
+    Raises:
+        ValueError: a budget for whole texts with another cost, a discount or a channel.
     """
 
     tree: StateTree
@@ -56,6 +63,11 @@ class Problem:
     cost: Cost = TOTAL_VARIATION
     channel: str | None = None
     noise: float = 0.0
+    budget: Budget = "blocks"
+
+    def __post_init__(self) -> None:
+        if self.budget == "text" and (self.cost != TOTAL_VARIATION or self.gamma != 1 or self.channel is not None):
+            raise ValueError("budget='text': for cost='tv', gamma=1 and texts that are not edited")
 
     @cached_property
     def blocks(self) -> tuple[BlockTensors, ...]:
@@ -92,6 +104,8 @@ class Problem:
         Raises:
             ValueError: the optimum of the cost is not known.
         """
+        if self.budget == "text":
+            return solve_text(self.tree, self.epsilon)
         return solve(self.tree, self.epsilon, self.gamma, self.cost)
 
     @cached_property

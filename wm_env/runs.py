@@ -76,6 +76,7 @@ class RunTask:
         cost: name of the cost in `wm_env.criteria.costs`.
         message_bits: l of the coded objective; "auto": the length follows the state; None: the gp objective.
         dither_bits: d, bits of a block's key beyond the pad, with "auto".
+        budget: what epsilon bounds, the sum over blocks or the total variation of whole texts.
     """
 
     epsilon: float | None = None
@@ -83,6 +84,7 @@ class RunTask:
     cost: str = TOTAL_VARIATION.name
     message_bits: int | Literal["auto"] | None = None
     dither_bits: int = 0
+    budget: Literal["blocks", "text"] = "blocks"
 
     @property
     def lengths_follow_state(self) -> bool:

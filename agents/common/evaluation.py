@@ -10,7 +10,7 @@ from agents.common.policies import SoftmaxPolicy
 from wm_env.criteria.costs import TOTAL_VARIATION, cost_of, four_digits
 from wm_env.criteria.objectives import Objective
 from wm_env.criteria.table import COSTS
-from wm_env.information import Measures, discounted_totals, entropy, law_totals
+from wm_env.information import Measures, discounted_totals, entropy, law_totals, text_total_variation
 from wm_env.law import BlockLaw, JointLaw, Policy, roll_out
 from wm_env.optimum import FEASIBLE, percent_of_optimum
 from wm_env.problem import Problem
@@ -24,7 +24,7 @@ class Evaluation:
         law: P(S,U,X) of every block; under the coded objective with uniform message bits and their positions.
         measures: one entry per block, as the objective sees the block.
         rate: sum_b gamma^b r_b in bits, b = 1..B.
-        cost: sum_b gamma^b c_b.
+        cost: sum_b gamma^b c_b, or the total variation of whole texts if that is what the budget is for.
         costs: the same for every cost of the table, by name.
         feasible: the cost meets the limit.
         message_bits: bits that reach the decoder without error, sum over the blocks, where lengths follow the state;
@@ -59,7 +59,11 @@ def evaluate_law(problem: Problem, objective: Objective, policy: Policy) -> Eval
     )
     totals = discounted_totals(measures, problem.gamma)
     costs = {name: law_totals(law.blocks, problem.gamma, cost_of(name)).cost for name in COSTS}
-    return Evaluation(law, measures, totals.rate, totals.cost, costs, totals.cost <= problem.epsilon + FEASIBLE)
+    cost = totals.cost
+    if problem.budget == "text":
+        children = tuple(block.child for block in problem.blocks[:-1])
+        cost = float(text_total_variation(rolled.blocks, children))
+    return Evaluation(law, measures, totals.rate, cost, costs, cost <= problem.epsilon + FEASIBLE)
 
 
 def evaluate_policy(problem: Problem, objective: Objective, policy: SoftmaxPolicy) -> Evaluation:
@@ -128,6 +132,8 @@ def law_summary(evaluation: Evaluation, problem: Problem, objective: Objective) 
         f"{worth} over {blocks} blocks of {length} tokens ({four_digits(per_token)} bits per token){kind}, "
         f"{problem.cost.told(evaluation.cost)} of at most {problem.epsilon:g}"
     )
+    if problem.budget == "text":
+        line += " for whole texts"
     if problem.cost != TOTAL_VARIATION:
         line += f" ({TOTAL_VARIATION.told(evaluation.costs[TOTAL_VARIATION.name])})"
     if not evaluation.feasible:

@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Any
 
 from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from agents.common.runs import RunFolder
+from wm_env.common.events import EventWriter
 from wm_env.common.figures import Figure, MaxNLocator, pixels
 from wm_env.common.files import fingerprint, write_text
 from wm_env.law import JointLaw, induced_cover
@@ -52,7 +52,7 @@ class TrainingLog:
         self._limits = dict(limits or {})
         self._path = folder.metrics
         self._rows = [] if begun is None else _rows_up_to(folder.metrics, begun)
-        self._writer = SummaryWriter(str(folder.path), purge_step=None if begun is None else begun.iteration + 1)
+        self._writer = EventWriter(folder.path, purge_step=None if begun is None else begun.iteration + 1)
         if self._limits and begun is None:
             charts = {name: ["Multiline", [f"eval/{name}$", f"limit/{name}$"]] for name in self._limits}
             self._writer.add_custom_scalars({"beside their limits": charts})
@@ -112,7 +112,7 @@ class TrainingLog:
     def add_result(self, iteration: int, settings: Mapping[str, Any], result: Mapping[str, float | None]) -> None:
         """The settings beside the numbers of the law that was saved, as `result/*`, for TensorBoard's HPARAMS tab."""
         tagged = {f"result/{name}": value for name, value in result.items() if value is not None}
-        writer = self._writer._get_file_writer()  # type: ignore[no-untyped-call]
+        writer = self._writer._get_file_writer()
         for summary in hparams(_flat(settings), tagged):  # type: ignore[no-untyped-call]
             writer.add_summary(summary)
         for name, value in tagged.items():

@@ -96,6 +96,9 @@ class RunSettings:
     """Cost c of a block, a name in the table of costs."""
     epsilon: float = 0.1
     """epsilon, bound on sum_b gamma^b c_b, in the unit of the cost."""
+    budget: Literal["blocks", "text"] = "blocks"
+    """What epsilon bounds: blocks = the sum over blocks; text = the total variation of whole texts, exactly, which is
+    less. For the planner's gp objective, --cost tv and gamma 1."""
     gamma: float = 1.0
     """gamma in (0, 1], the discount: block b = 1..B counts gamma^b."""
     channel: Literal["none", "erasure", "substitution"] = "none"

@@ -10,7 +10,7 @@ from agents.common.settings import RunSettings
 from agents.planner.adaptive import plan_adaptive
 from agents.planner.coded import plan_coded
 from agents.planner.noisy import plan_noisy
-from agents.planner.rate import plan
+from agents.planner.rate import plan_optimum
 from wm_env.criteria.costs import TOTAL_VARIATION
 from wm_env.criteria.objectives import Objective
 from wm_env.problem import Problem
@@ -47,6 +47,8 @@ class Planner(Learner):
             raise ValueError(f"channel={self.problem.channel!r}: plans are for objective='gp' only; choose a learner")
         if channels and self.problem.cost != TOTAL_VARIATION:
             raise ValueError(f"channel={self.problem.channel!r}: plans are for cost='tv' only; choose a learner")
+        if settings.budget == "text" and (self.objective.message_set or settings.message_bits == "auto"):
+            raise ValueError("budget='text': plans are for objective='gp' only; leave one of the two out")
         message_bits = None
         if settings.message_bits == "auto":
             planned = plan_adaptive(tree, settings.epsilon, settings.gamma, settings.labels, settings.dither_bits)
@@ -56,7 +58,7 @@ class Planner(Learner):
         elif bits := len(self.objective.message_set):
             blocks = plan_coded(tree, bits, settings.epsilon, settings.gamma, settings.labels).law.blocks
         else:
-            blocks = plan(tree, settings.epsilon, settings.gamma, settings.labels, self.problem.cost).law.blocks
+            blocks = plan_optimum(tree, self.problem.optimum, settings.labels).law.blocks
         laws = [(block.p_label, block.p_candidate) for block in blocks]
         evaluation = evaluate_law(self.problem, self.objective, lambda number, _: laws[number])
         return dataclasses.replace(evaluation, message_bits=message_bits)

@@ -30,6 +30,8 @@ _STEPS = 12
 """Halvings of the multiplier's interval."""
 _SPREAD = 1e-3
 """Share of all labels in the labels of a candidate at the start."""
+_SPREAD_OF_MANY = 0.1
+"""The same if there are more labels than colours."""
 _TINY = 1e-300
 
 
@@ -176,19 +178,28 @@ class _Climb:
 
 
 def _start(tree: StateTree, labels: int | None, generator: torch.Generator | None) -> tuple[Tensor, ...]:
-    """P(u,x|s) of every block at the start."""
+    """P(u,x|s) of every block at the start: by the candidate's colour, or random.
+
+    Labels beyond the colours: every colour has as many, over which a candidate spreads at random in every state.
+    """
     colours = [torch.from_numpy(colour_candidates(block)) for block in tree.blocks]
-    needed = max(int(colour.max()) + 1 for colour in colours)
-    count = 1 << (needed - 1).bit_length() if labels is None else labels
+    needed = 1 << (max(int(colour.max()) for colour in colours)).bit_length()
+    count = needed if labels is None else labels
     label_bits(count)
+    copies = max(count // needed, 1)
+    fixed = torch.Generator().manual_seed(0)
     joints = []
     for block, colour in zip(tree.blocks, colours, strict=True):
         cover = torch.from_numpy(block.cover)
-        if generator is None:
-            share = torch.nn.functional.one_hot(colour.clamp_min(0) % count, count).double()
-            share = (1 - _SPREAD) * share + _SPREAD / count
-        else:
+        if generator is not None:
             noise = torch.randn(*colour.shape, count, dtype=torch.float64, generator=generator)
             share = (2 * noise).softmax(-1)
+        else:
+            share = torch.nn.functional.one_hot(colour.clamp_min(0) % (count // copies), count // copies).double()
+            if copies > 1:
+                noise = torch.randn(*colour.shape, 1, copies, dtype=torch.float64, generator=fixed)
+                share = (share[..., None] * (2 * noise).softmax(-1)).flatten(-2)
+            spread = _SPREAD if copies == 1 else _SPREAD_OF_MANY
+            share = (1 - spread) * share + spread / count
         joints.append((cover[..., None] * share).mT.contiguous())
     return tuple(joints)

@@ -11,7 +11,7 @@ from wm_env.criteria.costs import TOTAL_VARIATION, Cost
 from wm_env.labels.colouring import colour_candidates, fewest_colours
 from wm_env.labels.labelling import label_law
 from wm_env.law import JointLaw, roll_out
-from wm_env.optimum import solve
+from wm_env.optimum import Optimum, solve
 from wm_env.tree import StateTree
 
 
@@ -50,7 +50,11 @@ def plan(
     Raises:
         ValueError: a negative budget, a discount outside (0, 1], labels that are no power of two, or too few of them.
     """
-    optimum = solve(tree, epsilon, gamma, cost)
+    return plan_optimum(tree, solve(tree, epsilon, gamma, cost), labels)
+
+
+def plan_optimum(tree: StateTree, optimum: Optimum, labels: int | None = None) -> Plan:
+    """The law of an optimum's marginals, labelled as `plan` does; arguments and errors as there."""
     colours = [colour_candidates(block) for block in tree.blocks]
     count = _enough_labels(tree, colours, labels)
     policies = [

@@ -31,5 +31,5 @@ AGENT = Agent(
             constants=PPOSettings(learning_rate=0.02, epochs=5, dual_step=0.2, dual_gain=0.0, target_kl=0.1),
         ),
     },
-    lacks=frozenset({"gradient", "dither_bits"}),
+    lacks=frozenset({"gradient", "dither_bits", "budget"}),
 )

@@ -38,5 +38,5 @@ AGENT = Agent(
         ),
         "smoke": dataclasses.replace(TASKS["smoke"], constants=LearnerSettings(evaluate_every=10)),
     },
-    lacks=frozenset({"dither_bits"}),
+    lacks=frozenset({"dither_bits", "budget"}),
 )

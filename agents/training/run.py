@@ -87,6 +87,7 @@ def _problem(tree: StateTree, settings: RunSettings) -> Problem:
         cost_of(settings.cost),
         None if settings.channel == "none" else settings.channel,
         settings.noise,
+        settings.budget,
     )
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from polar.code.decoders import DECODERS, KNOWLEDGE
+from polar.evaluation.edits import EditedPoint
 from polar.evaluation.points import AdaptivePoint, CodeFigures, OperatingPoint
+from polar.evaluation.whole_texts import WholeTextPoint
 from wm_env.common.files import fingerprint, read_json
 from wm_env.common.tables import aligned_table, or_dash, with_interval
 from wm_env.law import JointLaw
@@ -74,8 +76,11 @@ def exact_content(
     limits: Mapping[int, Limit],
     adapted: AdaptivePoint | None = None,
     live: dict[str, Any] | None = None,
+    edited: Sequence[EditedPoint] = (),
+    whole: Sequence[WholeTextPoint] = (),
 ) -> dict[str, Any]:
-    """The content of results.json: fingerprints, operating points, one-shot limits, and `live_results` of the law."""
+    """The content of results.json: fingerprints, operating points, one-shot limits, errors after edits,
+    messages over whole texts, and `live_results` of the law."""
     rows = [asdict(point) for point in points]
     if adapted is not None:
         rows.append(_adaptive_row(adapted, tree.block_length))
@@ -84,6 +89,8 @@ def exact_content(
         "law": law_fingerprint(law),
         "operating_points": rows,
         "limits": [row for bits, limit in limits.items() for row in limit_rows(bits, limit, tree.block_length)],
+        "edited": [asdict(point) for point in edited],
+        "whole_texts": [asdict(point) for point in whole],
         "live": live,
     }
 
@@ -161,6 +168,31 @@ def error_table(points: Sequence[OperatingPoint], limits: Mapping[int, Limit]) -
             ("limit", lambda p: f"{block_limit(p):.4f}"),
         ],
     )
+
+
+def edited_table(points: Sequence[EditedPoint]) -> str:
+    """Error rates behind a channel of edits, one line per length and decoder."""
+    rows = [["bits", "decoder", "BER", "BLER"]]
+    rows += [[str(point.message_bits), point.decoder, f"{point.ber:.4f}", f"{point.bler:.4f}"] for point in points]
+    return aligned_table(rows)
+
+
+def whole_text_table(points: Sequence[WholeTextPoint]) -> str:
+    """Messages over the blocks of a text, one line per number of blocks and error probability."""
+    rows = [["blocks", "error at most", "bits", "bits/token", "error", "limit, bits", "TV text"]]
+    rows += [
+        [
+            str(point.blocks),
+            f"{point.target:g}",
+            str(point.message_bits),
+            f"{point.rate_bits_per_token:.4f}",
+            f"{point.error:.5f}",
+            str(point.limit_bits),
+            f"{point.tv_text:.4f}",
+        ]
+        for point in points
+    ]
+    return aligned_table(rows)
 
 
 def covertness_table(points: Sequence[OperatingPoint]) -> str:

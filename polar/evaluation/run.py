@@ -5,10 +5,12 @@ from pathlib import Path
 
 import torch
 
-from polar.code.construction import chain_entropies
+from polar.code.construction import chain_entropies, design_codes
+from polar.code.key_schedule import KeySchedule
 from polar.evaluation.adaptive import evaluate_adaptive
-from polar.evaluation.choices import adaptive_settings, fixed_lengths, with_message_sets
+from polar.evaluation.choices import adaptive_settings, decoders_of, fixed_lengths, with_message_sets
 from polar.evaluation.covertness import average_entropy, retained_mass
+from polar.evaluation.edits import EditedPoint, edited_error_rates
 from polar.evaluation.exact import evaluate, left_out
 from polar.evaluation.plots import ber_figure, one_key_points, variation_figure
 from polar.evaluation.report import (
@@ -16,16 +18,20 @@ from polar.evaluation.report import (
     RESULTS_MARK,
     adaptive_table,
     covertness_table,
+    edited_table,
     error_table,
     exact_content,
     law_fingerprint,
     limit_table,
     live_results,
     variation_table,
+    whole_text_table,
 )
 from polar.evaluation.settings import EvaluationSettings
+from polar.evaluation.whole_texts import whole_text_points
 from wm_env.common.figures import FIGURE_MARK, save_figure
 from wm_env.common.files import check_output, write_json
+from wm_env.criteria.channel import tree_channels
 from wm_env.criteria.costs import cost_of
 from wm_env.information import law_totals, measure, text_total_variation
 from wm_env.law import JointLaw
@@ -68,7 +74,7 @@ def evaluate_run(
         check_output(file, OTHER_FOLDER, FIGURE_MARK)
     live = live_results(out, law)
     print(describe(tree, law))
-    if (excess := over_budget(run.task, law)) is not None:
+    if (excess := over_budget(run.task, tree, law)) is not None:
         print(f"law {excess}")
     if beyond := left_out(law, settings):
         pairs = ", ".join(f"{keys} at {bits} message bits" for bits, keys in beyond)
@@ -79,8 +85,10 @@ def evaluate_run(
     adapted = None
     if "auto" in settings.message_bits or (not settings.message_bits and run.task.lengths_follow_state):
         adapted = evaluate_adaptive(tree, law, how_well, settings.transmissions, settings.seed)
+    edited = edited_points(tree, law, lengths, settings)
+    whole = whole_text_points(tree, law)
     limits = {bits: law_limit(law, bits) for bits in lengths}
-    write_json(out / "results.json", exact_content(tree, law, points, limits, adapted, live))
+    write_json(out / "results.json", exact_content(tree, law, points, limits, adapted, live, edited, whole))
     shown = figure_title(run, law)
     for file in figures["ber"]:
         save_figure(ber_figure(points, limits, law.block_length, adapted, shown), file)
@@ -94,6 +102,14 @@ def evaluate_run(
         rows = one_key_points(points)
         title += f" with the longest key that only pads, or else the shortest ({len(rows)} of {len(points)} points)"
     print(f"\n{title}\n{error_table(rows, limits)}")
+    if edited:
+        share = f"{100 * settings.noise:g} % of the tokens edited ({settings.channel})"
+        print(f"\nError rates with {share}, state unknown, key of l bits\n{edited_table(edited)}")
+    if whole:
+        print(
+            "\nOne message over the blocks of a text, arithmetic coding from a shared offset, prompt known\n"
+            f"{whole_text_table(whole)}"
+        )
     print(f"\nTotal variation of the same points\n{covertness_table(rows)}")
     print(f"\nTotal variation, mean over messages, against the number of keys\n{variation_table(points)}")
     print(f"\nOne-shot limits at total variation budgets, states as likely as under this law\n{limit_table(limits)}")
@@ -101,9 +117,30 @@ def evaluate_run(
     print(f"\n{out / 'results.json'}, {', '.join(written)}")
 
 
-def over_budget(task: RunTask, law: JointLaw) -> str | None:
+def edited_points(
+    tree: StateTree, law: JointLaw, lengths: Sequence[int], settings: EvaluationSettings
+) -> list[EditedPoint]:
+    """Error rates of every length and decoder behind the channel of the settings; none without one."""
+    if settings.channel == "none":
+        return []
+    channels = tree_channels(tree, settings.channel, settings.noise)
+    chains = [chain_entropies(block, law.block_length) for block in law.blocks]
+    codes = {bits: design_codes(law, chains, KeySchedule(bits, bits)) for bits in lengths}
+    return [
+        EditedPoint(bits, settings.channel, settings.noise, name, *edited_error_rates(law, code, channels, name))
+        for bits, code in codes.items()
+        for name in decoders_of(settings)
+    ]
+
+
+def over_budget(task: RunTask, tree: StateTree, law: JointLaw) -> str | None:
     """One line if a law costs more than the budget of its run."""
     kind = cost_of(task.cost)
+    if task.budget == "text":
+        cost = _text_variation(tree, law)
+        if task.epsilon is None or cost <= task.epsilon + FEASIBLE:
+            return None
+        return f"over its budget: texts have a total variation of {cost:.4f}, and the run was allowed {task.epsilon:g}"
     cost = law_totals(law.blocks, task.gamma, kind).cost
     if task.epsilon is None or cost <= task.epsilon + FEASIBLE:
         return None

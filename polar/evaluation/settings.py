@@ -46,6 +46,11 @@ class EvaluationSettings:
     auto_dither: int | None = None
     """Bits of a block's key beyond the pad that both ends know with "auto", 0 to 8; those that the law was planned with
     if left out."""
+    channel: Literal["none", "erasure", "substitution"] = "none"
+    """Edits on the way to the decoder, token by token, with noise: erasure = the edited tokens are seen to be edited;
+    substitution = a block with an edited token arrives as another candidate. Also the error rates after them."""
+    noise: float = 0.0
+    """Probability that a token is edited, with a channel; below 1."""
     transmissions: int = 1000
     """Monte Carlo transmissions (texts) per operating point; 0 for none."""
     seed: int = 0
@@ -70,3 +75,7 @@ class EvaluationSettings:
         if not 2 <= self.texts <= MOST_TEXTS:
             raise ValueError(f"texts={self.texts}: 2 to {MOST_TEXTS} are possible")
         check_seed(self.seed)
+        if not (is_finite(self.noise) and 0 <= self.noise < 1):
+            raise ValueError(f"noise={self.noise}: a probability of 0 or more and below 1 is needed")
+        if (self.channel == "none") != (self.noise == 0):
+            raise ValueError(f"channel={self.channel}, noise={self.noise}: name both, or none of the two")

@@ -8,9 +8,7 @@ import tyro
 
 from polar.text.keys.ledger import check_ledger, ledger_beside
 from polar.text.schemes.robust import MOST_TOKENS
-from polar.text.schemes.robust.reader import MOST_CHARACTERS
-from polar.text.schemes.robust.settings import RobustSettings
-from wm_env.common.arguments import OptionalPath
+from polar.text.schemes.robust.settings import MOST_CHARACTERS, RobustSettings
 from wm_env.common.files import encoded
 from wm_env.common.help import paragraph_help
 
@@ -63,7 +61,7 @@ class Serve:
 
     key: Path
     """The key file."""
-    ledger: OptionalPath = None
+    ledger: Path | None = None
     """The file that notes used nonces; by default the key file's name with .nonces behind it."""
     host: str = "127.0.0.1"
     """The address to listen at; 0.0.0.0 is every one that this machine has. Anyone who reaches it can write and read

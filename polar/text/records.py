@@ -2,8 +2,12 @@
 
 A record holds, for every question of the receiver, what the answer was. It says nothing about the key or the message
 that the text itself does not say.
+
+Most of a record are masses of laws that rise in small steps. So the file has the differences of neighbouring numbers,
+all their lowest bytes first, then all second ones, ..., compressed by zlib. The fingerprint is that of the numbers.
 """
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +26,16 @@ from wm_env.common.tensors import Arrays, FileFormat, read_tensors, write_tensor
 
 Answer = TypeVar("Answer")
 
-RECORD_FORMAT = FileFormat(kind="covert-watermark text law", version=4)
+RECORD_FORMAT = FileFormat(
+    kind="covert-watermark text law",
+    version=5,
+    earlier={1: "a version before 0.1", 2: "a version before 0.1", 3: "version 0.1", 4: "a version before 0.2"},
+)
+
+_KINDS = {kind: np.dtype(kind) for kind in ("uint8", "int32", "int64", "float64")}
+
+_LONGEST = 1 << 26
+"""Numbers of an array that is read."""
 
 
 class Answers(Protocol):
@@ -74,8 +87,9 @@ def save_record(record: Record, path: Path) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    arrays, meta = record.answers.arrays(), {"about": record.about.to_json()}
-    write_atomically(path, lambda temporary: write_tensors(temporary, RECORD_FORMAT, arrays, meta), mode=0o600)
+    small, shapes = compress(record.answers.arrays())
+    meta = {"about": record.about.to_json(), "arrays": shapes}
+    write_atomically(path, lambda temporary: write_tensors(temporary, RECORD_FORMAT, small, meta), mode=0o600)
 
 
 def load_record(path: Path) -> Record:
@@ -85,8 +99,9 @@ def load_record(path: Path) -> Record:
         FileNotFoundError: no such file.
         ValueError: the file is damaged, changed, of another kind or format version, or no text can have this record.
     """
-    arrays, meta = read_tensors(path, RECORD_FORMAT)
+    stored, meta = read_tensors(path, RECORD_FORMAT)
     try:
+        arrays = expand(stored, entry(meta, "arrays", Shapes, path))
         values = entry(meta, "about", dict[str, Any], path)
         settings = settings_from_json(entry(values, "settings", dict[str, Any], path), path)
         nonce, *names = (
@@ -97,6 +112,54 @@ def load_record(path: Path) -> Record:
         return Record(About(settings, nonce, *names), settings.scheme.answers(arrays, settings))
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}): ask the sender for it again") from None
+
+
+Shapes = dict[str, tuple[str, int]]
+"""By name the kind and the length of arrays of one axis."""
+
+
+def compress(arrays: Arrays) -> tuple[Arrays, Shapes]:
+    """Arrays as bytes, see the module, and their shapes."""
+    shapes = {name: (str(array.dtype), len(array)) for name, array in arrays.items()}
+    return {name: _compressed(array) for name, array in arrays.items()}, shapes
+
+
+def expand(stored: Arrays, shapes: Shapes) -> Arrays:
+    """What `compress` was given.
+
+    Raises:
+        ValueError: the bytes are not that.
+    """
+    return {name: _expanded(array_of(stored, name, np.uint8), *shape) for name, shape in shapes.items()}
+
+
+def _compressed(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """An array of one axis as bytes, see the module."""
+    numbers = np.diff(array.astype(np.int64), prepend=0) if array.dtype.kind == "i" else array
+    planes = np.ascontiguousarray(numbers).view(np.uint8).reshape(len(array), numbers.itemsize).T
+    return np.frombuffer(zlib.compress(planes.tobytes(), 9), dtype=np.uint8)
+
+
+def _expanded(data: NDArray[np.uint8], kind: str, length: int) -> NDArray[Any]:
+    """What `_compressed` was given: `length` numbers of a kind.
+
+    Raises:
+        ValueError: the bytes are not that.
+    """
+    if kind not in _KINDS or not 0 <= length <= _LONGEST:
+        raise ValueError(f"no array of {length} {kind} is known")
+    dtype = _KINDS[kind]
+    wide = np.dtype(np.int64) if dtype.kind == "i" else dtype
+    expander = zlib.decompressobj()
+    try:
+        planes = expander.decompress(data.tobytes(), length * wide.itemsize + 1)
+    except zlib.error as error:
+        raise ValueError(f"an array does not expand: {error}") from None
+    if len(planes) != length * wide.itemsize or not expander.eof or expander.unused_data:
+        raise ValueError(f"an array has not {length} numbers")
+    columns = np.frombuffer(planes, dtype=np.uint8).reshape(wide.itemsize, length).T
+    numbers: NDArray[Any] = np.ascontiguousarray(columns).view(wide)[:, 0] if length else np.empty(0, dtype=wide)
+    return numbers.cumsum().astype(dtype) if dtype.kind == "i" else numbers
 
 
 def recorded(answers: Mapping[Tokens, Answer]) -> Callable[[Tokens], Answer]:

@@ -1,6 +1,7 @@
 """What TensorBoard shows of a run, read from its event files by TensorBoard's own reader."""
 
 import dataclasses
+import sys
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -8,6 +9,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from agents.common.table import preset
 from agents.ppo_lagrangian.settings import PPOSettings
 from agents.training.run import start_run, train
+from train import main
+from wm_env.common import events as event_files
 from wm_env.tree import save_tree
 
 TAGS = {
@@ -63,3 +66,25 @@ def test_tags_and_values_of_a_run(run):
     assert [point.step for point in points] == [0, 2, 4]
     # A rollout has two copies of two blocks.
     assert [point.value for point in events.Scalars("time/total_timesteps")] == [0, 8, 16]
+
+
+def test_a_disk_that_fills_up_leaves_the_saved_run(run, monkeypatch, capsys):
+    """The events of a run that goes on cannot be written: one line that names their file, and the run can go on."""
+    full = run.path / "events.out.tfevents.9999999999.full"
+    full.symlink_to("/dev/full")
+    monkeypatch.setattr(event_files, "next_event_file", lambda folder: full)
+    command = ["train.py", "--run", str(run.path), "--resume", "--iterations", "6"]
+    monkeypatch.setattr(sys, "argv", command)
+    before = run.checkpoint.read_bytes(), run.law.read_bytes(), run.metrics.read_bytes()
+    capsys.readouterr()
+    assert main() == 1
+    out, error = capsys.readouterr()
+    assert (out, error) == ("", f"error: {full}: No space left on device: make room, or name another place\n")
+    assert (run.checkpoint.read_bytes(), run.law.read_bytes(), run.metrics.read_bytes()) == before
+    monkeypatch.undo()
+    full.unlink()
+    monkeypatch.setattr(sys, "argv", command)
+    assert main() == 0
+    read = EventAccumulator(str(run.path))
+    read.Reload()
+    assert [point.step for point in read.Scalars("eval/rate")] == [0, 2, 4, 6]

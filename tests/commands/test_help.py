@@ -6,9 +6,9 @@ import itertools
 from dataclasses import dataclass
 
 import pytest
-import tyro
 from repository import ROOT
 
+from wm_env.common.arguments import parse
 from wm_env.common.help import paragraph_help
 
 OPTIONS = {
@@ -75,10 +75,10 @@ def test_all_options_with_docs_of_several_lines_are_known_here():
 def test_help_has_no_line_breaks_of_the_source(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     with pytest.raises(SystemExit):
-        tyro.cli(Sized, args=["--help"])
+        parse(Sized, args=["--help"])
     printed = capsys.readouterr().out
     assert "Metres, from end to end. (default: 1)" in printed
     assert "Metres. (default: 2)" in printed
     assert printed.count("How large it is.") == 1
     assert "Attributes" not in printed
-    assert tyro.cli(Sized, args=["--width", "3"]) == Sized(1, 3)
+    assert parse(Sized, args=["--width", "3"]) == Sized(1, 3)

@@ -9,9 +9,10 @@ from triton.runtime import interpreter
 
 from wm_env.lm.models.exact import kernels
 from wm_env.lm.models.exact.fused import FusedLayers
-from wm_env.lm.models.exact.fused_check import problems
+from wm_env.lm.models.exact.fused_start import problems
 from wm_env.lm.models.exact.network import ExactNetwork
 from wm_env.lm.models.exact.quantise import W8
+from wm_env.lm.models.exact.steps import EagerSteps
 from wm_env.lm.models.exact.weights import ExactShape, FloatSource
 
 CANVAS = torch.randint(0, 100, (2, 5), generator=torch.Generator().manual_seed(5))
@@ -37,7 +38,7 @@ def compared() -> Iterator[dict[str, object]]:
         fused, eager = network(shape, kind="int8"), network(shape, kind="float64")
         for positions in ([0, 4], [2]):
             equal = torch.equal(fused.logits(CANVAS, positions), eager.logits(CANVAS, positions))
-            yield {"steps": fused.steps, "eager": eager.steps, "equal": equal}
+            yield {"steps": fused.fusion, "eager": eager.fusion, "equal": equal}
 
 
 def spoiled() -> Iterator[dict[str, object]]:
@@ -45,17 +46,17 @@ def spoiled() -> Iterator[dict[str, object]]:
     right = network(FUSED_GROUPS, kind="float64").logits(CANVAS, [2])
     plain = network(FUSED_GROUPS, kind="int8", fuse=False)
     for name in ("added_norm", "turned", "attended"):
-        found = dict(problems(_Spoiled(plain, name), plain))
+        found = dict(problems(_Spoiled(plain._steps, name), plain._steps))
         yield {"name": name, "found": sorted(kernel for kernel, problem in found.items() if problem)}
     kernels.norm = None
     fallen = network(FUSED_GROUPS, kind="int8")
-    yield {"name": "missing", "found": fallen.steps, "equal": torch.equal(fallen.logits(CANVAS, [2]), right)}
+    yield {"name": "missing", "found": fallen.fusion, "equal": torch.equal(fallen.logits(CANVAS, [2]), right)}
 
 
 class _Spoiled(FusedLayers):
     """One of the steps gives a number of which the last bit is another one."""
 
-    def __init__(self, eager: ExactNetwork, name: str) -> None:
+    def __init__(self, eager: EagerSteps, name: str) -> None:
         super().__init__(eager)
         step = getattr(self, name)
 

@@ -1,27 +1,57 @@
-"""Options that may be left out, and whose value may be any word: tyro by itself takes the word `None` for no value."""
+"""Command lines: tyro's, where an option that was given has a value, whatever the word.
+
+tyro by itself takes the word `None` for no value where an option may be left out, so that a file of that name, or a
+number that is none, would count as not given.
+"""
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any
+from dataclasses import replace
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, overload
 
-from tyro.constructors import PrimitiveConstructorSpec
+import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+T = TypeVar("T")
+
+_REGISTRY = ConstructorRegistry()
 
 
-def _word(kind: Callable[[str], Any], metavar: str) -> PrimitiveConstructorSpec[Any]:
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=metavar,
-        instance_from_str=lambda words: kind(words[0]),
-        is_instance=lambda value: value is None or isinstance(value, str | Path | int),
-        str_from_instance=lambda value: [str(value)],
+@_REGISTRY.primitive_rule
+def _without_none(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """How to read `X | None`: as `X`."""
+    if kind.type_origin not in (Union, UnionType) or NoneType not in get_args(kind.type):
+        return None
+    rest: Any = Union.__getitem__(tuple(part for part in get_args(kind.type) if part is not NoneType))
+    found = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(rest, kind.markers))
+    if not isinstance(found, PrimitiveConstructorSpec):
+        return None
+    spec = found
+    return replace(
+        spec,
+        is_instance=lambda value: value is None or spec.is_instance(value),
+        str_from_instance=lambda value: ["None"] if value is None else spec.str_from_instance(value),
     )
 
 
-OptionalText = Annotated[str | None, _word(str, "STR")]
-"""Text, None if the option is left out."""
+@overload
+def parse(options: type[T], **settings: Any) -> T: ...
 
-OptionalPath = Annotated[Path | None, _word(Path, "PATH")]
-"""A path, None if the option is left out."""
 
-OptionalInteger = Annotated[int | None, _word(int, "INT")]
-"""An integer, None if the option is left out."""
+@overload
+def parse(options: object, **settings: Any) -> Any: ...
+
+
+def parse(options: Any, **settings: Any) -> Any:
+    """Read a command line into `options`, a dataclass; ends the process with code 2 and a message if it is wrong.
+
+    Args:
+        options: what there is to set; of several types, subcommands choose one.
+        settings: further arguments of `tyro.cli`.
+    """
+    return tyro.cli(options, registry=_REGISTRY, **settings)
+
+
+def parse_subcommand(commands: dict[str, Callable[..., Any]], **settings: Any) -> Any:
+    """Read a command line whose first word is one of `commands`; the rest is read into its dataclass, as by `parse`."""
+    return tyro.extras.subcommand_cli_from_dict(commands, registry=_REGISTRY, **settings)

@@ -108,7 +108,7 @@ def quitting_on_interrupt(module: str) -> Iterator[None]:
         return
     os.environ.pop("MPLBACKEND", None)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    quits = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL)
+    quits = signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None)
     if quits:
         signal.signal(signal.SIGINT, _quit)
     try:
@@ -151,8 +151,8 @@ def exit_code(work: Callable[[], int | None], on_interrupt: str = "interrupted")
 def run_module(name: str) -> None:
     """Run a module as `python -m NAME` does, but with `sys.argv` as it is; of a package, name the module `__main__`."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # Until the module has been imported, Ctrl-C ends the process without a traceback.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        # Until the module has been imported, Ctrl-C ends the process with a line and no traceback.
+        signal.signal(signal.SIGINT, _quit)
     spec = find_spec(name)
     assert spec is not None
     assert isinstance(spec.loader, SourceLoader)

@@ -4,7 +4,7 @@ import errno
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,14 @@ _TYPES = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "
 
 @dataclass(frozen=True)
 class FileFormat:
-    """What a file says it is: a kind in words and a version that rises with every incompatible change."""
+    """What a file says it is: a kind in words and a version that rises with every incompatible change.
+
+    `earlier` says which version of the program wrote an earlier version of the format.
+    """
 
     kind: str
     version: int
+    earlier: Mapping[int, str] = field(default_factory=dict)
 
 
 def write_tensors(path: Path, file_format: FileFormat, arrays: Mapping[str, NDArray[Any]], meta: Any) -> None:
@@ -84,9 +88,10 @@ def read_tensors(path: Path, file_format: FileFormat) -> tuple[Arrays, Any]:
             if kind != file_format.kind:
                 raise ValueError(f"{path} is no {file_format.kind} file{f' but one of {kind!r}' if kind else ''}")
             if header["version"] != file_format.version:
+                writer = file_format.earlier.get(header["version"])
                 raise ValueError(
-                    f"{path} has format version {header['version']}, this program reads {file_format.version}: "
-                    "make it again"
+                    f"{path} has format version {header['version']}{f' of {writer}' if writer else ''}, this program "
+                    f"reads {file_format.version}: make it again"
                 )
             names = list(file.keys())
             for name in names:

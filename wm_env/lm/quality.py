@@ -20,6 +20,7 @@ with quitting_on_interrupt(__name__):
     from torch import Tensor
     from transformers import PreTrainedTokenizerFast
 
+    from wm_env.common.arguments import parse
     from wm_env.lm.models.load import load_lm
     from wm_env.lm.models.masked_lm import MaskedLM
     from wm_env.lm.pretrain.corpus import encode_plainly, read_documents
@@ -182,7 +183,7 @@ def quality_lines(options: Options) -> Iterator[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line: exit code 0 when done, 1 if it fails, 2 for bad arguments or input, 130 after Ctrl-C."""
     with quitting_on_interrupt(__name__):
-        options = tyro.cli(Options, prog="python -m wm_env.lm.quality", args=arguments)
+        options = parse(Options, prog="python -m wm_env.lm.quality", args=arguments)
 
     def work() -> None:
         for line in quality_lines(options):

@@ -17,6 +17,7 @@ from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
 with quitting_on_interrupt(__name__):
     import tyro
 
+    from wm_env.common.arguments import parse
     from wm_env.common.help import paragraph_help
     from wm_env.lm.models.exact.weights import form_named
     from wm_env.lm.models.load import write_integer_model
@@ -38,7 +39,7 @@ class Options:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line: exit code 0 when done, 2 for bad arguments or input, 130 after Ctrl-C."""
     with quitting_on_interrupt(__name__):
-        options = tyro.cli(Options, prog="python -m wm_env.lm.quantise", description=__doc__, args=arguments)
+        options = parse(Options, prog="python -m wm_env.lm.quantise", description=__doc__, args=arguments)
 
     def work() -> None:
         files = write_integer_model(options.model, options.out, form_named(options.form))

@@ -21,7 +21,6 @@ from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
 
 with quitting_on_interrupt(__name__):
     import torch
-    import tyro
     from torch import Tensor
 
     from polar.text.channel import open_channel
@@ -32,7 +31,7 @@ with quitting_on_interrupt(__name__):
     from polar.text.schemes import load_schemes
     from polar.text.schemes.block import Block
     from polar.text.settings import LawSettings, Limits, Settings
-    from wm_env.common.arguments import OptionalPath
+    from wm_env.common.arguments import parse
     from wm_env.common.files import check_output, read_json, write_json
     from wm_env.common.help import paragraph_help
     from wm_env.lm.models.exact.checkpoint import open_source, stored_form
@@ -75,7 +74,7 @@ class Options:
     """Where the model runs, such as cpu or cuda:0."""
     threads: int = 1
     """Threads of torch on a CPU; the numbers do not depend on it."""
-    write: OptionalPath = None
+    write: Path | None = None
     """Write the numbers of this machine to a file instead, for a new embedded model or tree."""
 
 
@@ -138,7 +137,7 @@ def numbers(lm: MaskedLM, tree: StateTree, published: Mapping[str, str]) -> Iter
 
 def _canvas_numbers(lm: MaskedLM) -> Iterator[Number]:
     for form, kind, network in embedded_networks(lm.banned.device):
-        how = f"{kind}, fused" if network.steps == "fused" else f"{kind} products"
+        how = f"{kind}, fused" if network.fusion == "fused" else f"{kind} products"
         yield Number(f"canvases, {form.name}", how, partial(canvas_digest, network, lm))
 
 
@@ -249,7 +248,7 @@ def verify_numbers(options: Options) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line: exit code 0 if all numbers agree, 1 if one differs, 2 for bad options, 130 after Ctrl-C."""
     with quitting_on_interrupt(__name__):
-        options = tyro.cli(Options, prog="python -m wm_env.lm.verify", description=__doc__, args=arguments)
+        options = parse(Options, prog="python -m wm_env.lm.verify", description=__doc__, args=arguments)
     return exit_code(lambda: 0 if verify_numbers(options) else OTHER_NUMBERS)
 
 

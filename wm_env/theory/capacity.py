@@ -29,6 +29,7 @@ with quitting_on_interrupt(__name__):
     import tyro
     from torch import Tensor
 
+    from wm_env.common.arguments import parse_subcommand
     from wm_env.common.files import check_seed, read_json
     from wm_env.common.json_values import read_as
     from wm_env.information import entropy, measure
@@ -382,7 +383,7 @@ def _matrix(rows: tuple[tuple[float, ...], ...], name: str, source: Path) -> Ten
 def main(arguments: list[str] | None = None) -> int:
     """Command line: 0 done, 1 failed on the way, 2 an argument or a file is wrong, 130 interrupted."""
     with quitting_on_interrupt(__name__):
-        command: PairsTable | Solve = tyro.extras.subcommand_cli_from_dict(
+        command: PairsTable | Solve = parse_subcommand(
             {"pairs": PairsTable, "solve": Solve},
             prog="python -m wm_env.theory.capacity",
             description="Covert capacity of a memoryless cover (Theorem 1).",

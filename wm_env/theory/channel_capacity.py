@@ -66,7 +66,7 @@ def channel_capacity(
     Args:
         state_probs: P(s), shape (N,).
         cover: P(x|s), shape (N, tokens).
-        channel: P(y|x), shape (tokens, Y).
+        channel: P(y|x), shape (tokens, Y), or P(y|x,s), shape (N, tokens, Y).
         gap: bits between the value and the certificate at which to stop.
         iterations: most alternations; with too few of them `ChannelCapacity.gap` stays above `gap`.
 
@@ -80,7 +80,7 @@ def channel_capacity(
         )
     maps = np.stack(np.meshgrid(*(np.flatnonzero(row) for row in cover), indexing="ij"), -1).reshape(-1, len(cover))
     states = np.arange(len(cover))
-    seen = channel[maps]
+    seen = np.broadcast_to(channel, (*cover.shape, channel.shape[-1]))[states, maps]
     # Members of every (s, x) as groups of numbers, so that sums over them are one call.
     groups = states * cover.shape[1] + maps
     size = cover.size

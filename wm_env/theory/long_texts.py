@@ -103,6 +103,47 @@ def product_variation(laws: Floats, covers: Floats, state_probs: Floats, blocks:
     return Bounds(max(bounds[0] - _SLACK, 0.0), min(bounds[1] + _SLACK, 1.0))
 
 
+@dataclass(frozen=True)
+class Tilted:
+    """Laws q proportional to p^a, the flattest whose texts stay within a total variation.
+
+    Attributes:
+        exponent: a, in (0, 1].
+        laws: q(x|s), shape (N, Q).
+        variation: of the whole text, bounded as in `product_variation`; its upper bound is within the budget.
+    """
+
+    exponent: float
+    laws: Floats
+    variation: Bounds
+
+
+def tilt_texts(covers: Floats, state_probs: Floats, blocks: int, variation: float, steps: int = 30) -> Tilted:
+    """Spend a budget for the total variation of whole texts on entropy, by one exponent for all blocks.
+
+    For a budget of the divergence D(q || p) the tilted law is the best (`wm_env.criteria.costs.KLDivergence`).
+
+    Args:
+        covers: p(x|s), shape (N, Q).
+        state_probs: law of each block's state, shape (N,).
+        blocks: n >= 1.
+        variation: budget for V(q^n, p^n), in [0, 1].
+        steps: halvings of the exponent's interval.
+    """
+    low, high = 0.0, 1.0
+    best = Tilted(1.0, covers, Bounds(0.0, 0.0))
+    for _ in range(steps):
+        exponent = (low + high) / 2
+        weights = np.where(covers > 0, np.where(covers > 0, covers, 1) ** exponent, 0)
+        laws = weights / weights.sum(1, keepdims=True)
+        spent = product_variation(laws, covers, state_probs, blocks)
+        if spent.upper <= variation:
+            best, high = Tilted(exponent, laws, spent), exponent
+        else:
+            low = exponent
+    return best
+
+
 def pinsker_bound(laws: Floats, covers: Floats, state_probs: Floats, blocks: int) -> float:
     """sqrt(n D(p || q) ln 2 / 2) by Pinsker's inequality, D in bits; at most 1, and 1 where the divergence is
     infinite."""

@@ -136,7 +136,7 @@ def encode(
     check_bits("keys", keys, (len(states), sets.key_bits))
     pad, fixed = np.split(keys, [sets.message_bits], axis=1)
     word = np.zeros(states.shape, dtype=np.uint8)
-    word[:, sets.message[0]] = np.hstack((messages, check_values(messages, scheme.check))) ^ pad
+    word[:, sets.message[0]] = np.bitwise_xor(np.hstack((messages, check_values(messages, scheme.check))), pad)
     word[:, sets.key[0]] = fixed
 
     shift: Bits = rng.integers(2, size=states.shape, dtype=np.uint8) * (states == 0)

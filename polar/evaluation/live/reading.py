@@ -7,9 +7,10 @@ import numpy as np
 
 from polar.code.adaptive import DecodedBlock, decode_states
 from polar.code.decoders import Knowledge, decision_table, label_evidence, observations, observe, word_evidence
+from polar.evaluation.edits import edited_decisions
 from polar.evaluation.live.matching import Branch, TextReading, read_blocks
 from polar.evaluation.live.session import Session
-from polar.evaluation.live.texts import Continuation, KeyedPools
+from polar.evaluation.live.texts import Continuation, KeyedPools, TreePaths
 from wm_env.common.arrays import Floats, Ints
 from wm_env.lm.build.partial import Context
 from wm_env.tree import StateTree
@@ -55,6 +56,36 @@ def decoding_tables(session: Session) -> DecodingTables:
                 decoded = DecodedBlock(np.full_like(words, session.longest)[:, :, None], words[:, :, None])
                 tables.setdefault((decoder, knowledge), []).append(decoded)
     return tables
+
+
+def edited_tables(session: Session) -> dict[str, list[Ints]]:
+    """The words that every decoder returns for what edits leave of a block, (N, Y) for every block; by decoder."""
+    coded = list(zip(session.law.blocks, session.codes, session.channels, strict=False))
+    return {
+        decoder: [edited_decisions(block, code.codes[-1], channel, decoder) for block, code, channel in coded]
+        for decoder in session.decoders
+        if coded
+    }
+
+
+def read_edited_text(
+    session: Session, paths: TreePaths, row: int, tables: dict[str, list[Ints]], rng: np.random.Generator
+) -> dict[ReceiverName, tuple[int, ...]]:
+    """The messages of text `row` after its blocks were edited, by decoder; receivers know law and key, not the state.
+
+    Every decoder reads the same edited text.
+    """
+    edited = []
+    for number, channel in enumerate(session.channels):
+        kernel = channel.kernel[paths.state[row, number], paths.candidate[row, number]].numpy()
+        edited.append(int(rng.choice(len(kernel), p=kernel / kernel.sum())))
+    pad = paths.key[row] >> session.dither_bits
+    return {
+        (f"{decoder}, edited", "marginal"): tuple(
+            int(table[paths.state[row, number], edited[number]] ^ pad[number]) for number, table in enumerate(of_blocks)
+        )
+        for decoder, of_blocks in tables.items()
+    }
 
 
 def tree_readings(tree: StateTree, text: bytes, prompts: Iterable[int]) -> tuple[list[TextReading[State]], int]:

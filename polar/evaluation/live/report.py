@@ -6,14 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torch.utils.tensorboard import SummaryWriter
-
 from polar.code.decoders import KNOWLEDGE
 from polar.evaluation.live.measures import TEXT_KINDS, Live
 from polar.evaluation.live.rounds import Round
 from polar.evaluation.live.session import Session
 from polar.evaluation.live.texts import Continuation, TextKind
 from polar.evaluation.report import DECODER_LINE, STATE_LINE, law_fingerprint
+from wm_env.common.events import EventWriter
 from wm_env.common.files import write_text
 from wm_env.common.tables import aligned_table, or_dash, with_interval
 
@@ -128,7 +127,7 @@ def save_transmissions(session: Session, rounds: Sequence[Round], path: Path) ->
 
 def save_samples(session: Session, rounds: Sequence[Round], folder: Path, count: int = 10) -> None:
     """The first texts of every kind for TensorBoard's TEXT tab, blocks in brackets with the bits they carry."""
-    with SummaryWriter(str(folder)) as writer:
+    with EventWriter(folder) as writer:
         for kind in TEXT_KINDS:
             texts = [marked_sample(session, getattr(played, kind)) for played in rounds[:count]]
             # Indented lines are shown as they are, whatever characters a model writes.

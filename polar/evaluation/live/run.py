@@ -43,7 +43,7 @@ def evaluate_live(path: Path, out: Path | None, settings: EvaluationSettings) ->
     run = load_run(path)
     out = run.folder.evaluation if out is None else out
     session = open_session(run, settings)
-    excess = over_budget(run.task, session.law)
+    excess = over_budget(run.task, session.tree, session.law)
     transmissions = run.folder.transmissions
     check_output(out / "live.json", OTHER_FOLDER, "draws_of_keyed_pools")
     check_output(out / "results.json", OTHER_FOLDER, RESULTS_MARK)

@@ -14,6 +14,7 @@ from polar.evaluation.choices import adaptive_settings, decoders_of, text_length
 from polar.evaluation.live.texts import TreeTextWriter
 from polar.evaluation.settings import EvaluationSettings
 from wm_env.common.arrays import Floats
+from wm_env.criteria.channel import BlockChannel, tree_channels
 from wm_env.law import JointLaw
 from wm_env.lm.build.partial import Context
 from wm_env.lm.build.states import encode_prompts
@@ -37,6 +38,8 @@ class Session:
     given_dither: list[Floats]
     """P~(x|s,d) of the code averaged over messages, (N, D, Q) for every block: what a receiver can expect."""
     settings: EvaluationSettings
+    channels: tuple[BlockChannel, ...]
+    """By which texts are edited; empty if they are not."""
     lengths_follow_state: bool
     """Whether the code has a length for every state; then there is one decoder, `polar.code.adaptive.decode_states`."""
 
@@ -88,6 +91,9 @@ def open_session(run: FinishedRun, settings: EvaluationSettings) -> Session:
         chains = [chain_entropies(block, law.block_length) for block in law.blocks]
         fixed = design_codes(law, chains, KeySchedule(bits, bits))
         codes = [fixed_code(block, code) for block, code in zip(law.blocks, fixed, strict=True)]
+    if settings.channel != "none" and bits == "auto":
+        raise ValueError(f"channel={settings.channel}: edited texts are read with one length only; name message_bits")
+    channels = () if settings.channel == "none" else tree_channels(tree, settings.channel, settings.noise)
     lm = _load_as(tree, settings, str(name))
     meta, theirs = tree.meta, tree.meta.model_fingerprint[:12] or "none"
     if (lm.fingerprint, lm.tokenizer_fingerprint) != (meta.model_fingerprint, meta.tokenizer_fingerprint):
@@ -98,7 +104,7 @@ def open_session(run: FinishedRun, settings: EvaluationSettings) -> Session:
     writer = TreeTextWriter(lm, token_bytes(lm.tokenizer), tree.block_length, len(tree.blocks), tree.meta.temperature)
     given_dither = [law_given_dither(code).numpy() for code in codes]
     contexts = encode_prompts(lm, tree.prompts, writer.blocks * writer.block_length)
-    return Session(tree, law, writer, contexts, codes, given_dither, settings, bits == "auto")
+    return Session(tree, law, writer, contexts, codes, given_dither, settings, channels, bits == "auto")
 
 
 def _load_as(tree: StateTree, settings: EvaluationSettings, name: str) -> MaskedLM:

@@ -28,6 +28,11 @@ ATTEMPTS = 4
 """Nonces that are tried when a text cannot be sent."""
 
 
+def import_models() -> None:
+    """Import what models need, which takes seconds, at a moment when it may be interrupted."""
+    import wm_env.lm.models.load  # noqa: F401
+
+
 def run_embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
     """Write a text; its nonce is noted before anything of the text gets out, and not if there is no text.
 

@@ -14,7 +14,6 @@ from polar.text.keys.ledger import check_ledger, ledger_beside, lock_of
 from polar.text.keys.received import seen_beside
 from polar.text.schemes import NAMES, load_schemes
 from polar.text.settings import LawSettings, Limits, Settings
-from wm_env.common.arguments import OptionalInteger, OptionalPath, OptionalText
 from wm_env.common.command import is_closed
 from wm_env.common.files import (
     MOST_BYTES,
@@ -33,6 +32,9 @@ FIRST_NONCES = 128
 
 MOST_NONCES = 1_000_000
 """More than anyone has the time to try."""
+
+MOST_PROMPT = 1 << 20
+"""Bytes of the longest prompt: the model sees the end of a long one, but all of it becomes tokens."""
 
 STDOUT = 1
 """The handle of standard output."""
@@ -66,9 +68,9 @@ class Model:
     model: str = "mini"
     """"mini" (comes with the package), a folder with a checkpoint of LLaDA, Dream or a masked LM of transformers, or a
     hub id OWNER/NAME."""
-    prompt: OptionalText = None
+    prompt: str | None = None
     """What the text continues; may be empty. White space at its ends does not count."""
-    prompt_file: OptionalPath = None
+    prompt_file: Path | None = None
     """The same from a file (UTF-8)."""
     device: str = "cpu"
     """Where the model runs, such as cpu or cuda:0."""
@@ -142,19 +144,19 @@ class Embed:
 
     key: Path
     """The key file."""
-    message_file: OptionalPath = None
+    message_file: Path | None = None
     """The message from a file, any bytes; - is standard input."""
-    message: OptionalText = None
+    message: str | None = None
     """The message as text (UTF-8). Others on this machine can see it in the list of processes."""
-    message_bits: OptionalText = None
+    message_bits: str | None = None
     """The message as zeros and ones."""
-    nonce: OptionalInteger = None
+    nonce: int | None = None
     """Number of the message under this key; by default the first that the ledger does not have."""
     allow_nonce_reuse: bool = False
     """Use a nonce again. If all else is the same too, the texts of one message are equal."""
-    ledger: OptionalPath = None
+    ledger: Path | None = None
     """The file that notes used nonces; by default the key file's name with .nonces behind it."""
-    record: OptionalPath = None
+    record: Path | None = None
     """Also write what a receiver needs instead of the model (*.safetensors)."""
     model: tyro.conf.OmitArgPrefixes[Model] = field(default_factory=Model)
     agreement: tyro.conf.OmitArgPrefixes[Agreement] = field(default_factory=Agreement)
@@ -231,13 +233,13 @@ class Decode:
     """The text, or a document that holds it; - is standard input. The prompt may still be in front of it."""
     key: Path
     """The key file."""
-    nonce: OptionalInteger = None
+    nonce: int | None = None
     """Number of the message, if known."""
-    search: OptionalInteger = None
+    search: int | None = None
     """How many nonces to try if it is not; 128 if not given. They follow those that were seen."""
-    ledger: OptionalPath = None
+    ledger: Path | None = None
     """The file that notes which messages were read; by default the key file's name with .seen behind it."""
-    record: OptionalPath = None
+    record: Path | None = None
     """Read the text with this record, which the sender wrote, instead of the model."""
     model: tyro.conf.OmitArgPrefixes[Model] = field(default_factory=Model)
     agreement: tyro.conf.OmitArgPrefixes[Agreement] = field(default_factory=Agreement)
@@ -318,7 +320,7 @@ def read_whole_prompt(path: Path) -> str:
         ValueError: it is no text, or too long to be a prompt.
         OSError: it cannot be read.
     """
-    text = decoded(read_file(path))
+    text = decoded(read_file(path, MOST_PROMPT))
     if text is None:
         raise ValueError(f"{path} is not UTF-8 text: save it as UTF-8")
     return text

@@ -31,7 +31,7 @@ CONTRACT = [
 
 def test_results_have_the_names_that_scripts_rely_on():
     content = json.loads(json.dumps(exact_content(TREE, LAW, POINTS, LIMITS), allow_nan=False))
-    assert set(content) == {"tree", "law", "operating_points", "limits", "live"}
+    assert set(content) == {"tree", "law", "operating_points", "limits", "edited", "whole_texts", "live"}
     assert content["tree"] == TREE.fingerprint
     for point in content["operating_points"]:
         assert set(CONTRACT) <= set(point)

@@ -16,13 +16,13 @@ from polar.text.embedding import embed, embed_with_retries
 from polar.text.framing import parse_bits
 from polar.text.keys.derivation import message_keys, text_hash
 from polar.text.keys.key import Key
-from polar.text.records import RECORD_FORMAT, load_record, save_record
+from polar.text.records import RECORD_FORMAT, compress, expand, load_record, save_record
 from polar.text.scheme import NoMessageError, UnfitTextError
 from polar.text.schemes.block import Block
 from polar.text.schemes.stream.walk import walk_tokens
 from polar.text.settings import LawSettings, Limits, Settings
 from polar.text.tail import ends_sentence, write_tail
-from wm_env.common.tensors import read_tensors, write_tensors
+from wm_env.common.tensors import FileFormat, read_tensors, write_tensors
 from wm_env.lm.models.load import load_lm
 
 KEY = Key(bytes(range(32)))
@@ -333,6 +333,8 @@ def test_a_law_file_stands_for_the_model(channels, scheme, tmp_path):
     save_record(sent.record, path)
     law = load_record(path)
     assert law.fingerprint == sent.record.fingerprint
+    for name, array in sent.record.answers.arrays().items():
+        assert np.array_equal(law.answers.arrays()[name], array), name
     assert decode_with_record(sent.text.encode(), KEY, law).message == b"x"
     assert decode_with_record(b"the year" + sent.text.encode(), KEY, law, "the year").message == b"x"
     assert decode_with_record(sent.text.encode(), Key(bytes(32)), law).message is None
@@ -340,6 +342,33 @@ def test_a_law_file_stands_for_the_model(channels, scheme, tmp_path):
     other = embed(channels[scheme], b"x", KEY, 7)
     assert other.record.fingerprint != law.fingerprint
     assert decode_with_record(other.text.encode(), KEY, law).message is None
+
+
+def test_the_numbers_of_a_record_are_kept_in_few_bytes(lm):
+    """Rising masses, as of the laws of a large vocabulary: less than half of the bytes, and each number as it was."""
+    rng = np.random.default_rng(5)
+    marks = np.cumsum(2.0 ** rng.uniform(0, 40, (20, 300)), axis=1).astype(np.int64).ravel()
+    arrays = {
+        "marks": marks,
+        "ranks": np.tile(np.arange(300, dtype=np.int32), 20),
+        "cover": rng.random(7),
+        "text": np.frombuffer(b"abc", dtype=np.uint8),
+        "none": np.empty(0, dtype=np.int64),
+        "ends": np.array([-(2**63), 2**63 - 1, -1], dtype=np.int64),
+    }
+    small, shapes = compress(arrays)
+    for name, array in expand(small, shapes).items():
+        assert array.dtype == arrays[name].dtype
+        assert np.array_equal(array, arrays[name])
+    assert sum(part.nbytes for part in small.values()) < 0.45 * sum(array.nbytes for array in arrays.values())
+
+
+@pytest.mark.parametrize(("version", "writer"), [(1, "a version before 0.1"), (3, "version 0.1"), (4, "0.2")])
+def test_records_of_earlier_versions_are_refused_by_name(tmp_path, version, writer):
+    path = tmp_path / "law"
+    write_tensors(path, FileFormat(RECORD_FORMAT.kind, version), {"marks": np.arange(3)}, {})
+    with pytest.raises(ValueError, match=f"format version {version} of .*{writer}, this program reads 5"):
+        load_record(path)
 
 
 CHANGES = {
@@ -362,7 +391,10 @@ def test_law_files_of_strangers(channels, scheme, tmp_path):
     save_record(sent.record, path)
     arrays, meta = read_tensors(path, RECORD_FORMAT)
 
-    def refused(changed, about):
+    def refused(changed, about, stored=True):
+        if not stored:
+            changed, shapes = compress(changed)
+            about = about | {"arrays": shapes}
         write_tensors(path, RECORD_FORMAT, changed, about)
         try:
             return decode_with_record(sent.text.encode(), KEY, load_record(path)).message is None
@@ -375,23 +407,33 @@ def test_law_files_of_strangers(channels, scheme, tmp_path):
         for change, make in CHANGES.items():
             if name != "log2_prob" or change in ("2d", "short", "empty", "float"):
                 assert refused(arrays | {name: make(array)}, meta), (name, change)
+    plain = expand(arrays, meta["arrays"])
+    assert not refused(plain, meta, stored=False)
+    for name, array in plain.items():
+        for change in ("short", "empty", "negative", "zero", "huge"):
+            assert refused(plain | {name: CHANGES[change](array)}, meta, stored=False), (name, change)
+    for shape in (("int32", 1 << 40), ("object", 3), ("uint8", -1), ("int64", 3)):
+        assert refused(arrays, meta | {"arrays": {**meta["arrays"], "added": shape}}), shape
     assert refused(arrays, []), "meta"
-    assert refused(arrays, {"about": None}), "about"
+    assert refused(arrays, meta | {"about": None}), "about"
     about = meta["about"]
     for name, value in about.items():
-        assert refused(arrays, {"about": {other: about[other] for other in about if other != name}}), name
+        assert refused(arrays, meta | {"about": {other: about[other] for other in about if other != name}}), name
         for wrong in (None, 5.5, -1, [value], {}):
             if name != "settings" or wrong != {}:
-                assert refused(arrays, {"about": about | {name: wrong}}), (name, wrong)
+                assert refused(arrays, meta | {"about": about | {name: wrong}}), (name, wrong)
     for name in about["settings"]:
         for wrong in (None, "x" if name != "sender" else 5, [1], -1, 10**400):
-            assert refused(arrays, {"about": about | {"settings": about["settings"] | {name: wrong}}}), (name, wrong)
+            assert refused(arrays, meta | {"about": about | {"settings": about["settings"] | {name: wrong}}}), (
+                name,
+                wrong,
+            )
     for part in ("law", "scheme"):
         for name in about["settings"][part]:
             for wrong in (None, "x", [1], -1, 10**400):
                 changed = about["settings"] | {part: about["settings"][part] | {name: wrong}}
-                assert refused(arrays, {"about": about | {"settings": changed}}), (part, name, wrong)
-    assert refused(arrays, {"about": about | {"settings": about["settings"] | {"foo": 1}}}), "unknown"
+                assert refused(arrays, meta | {"about": about | {"settings": changed}}), (part, name, wrong)
+    assert refused(arrays, meta | {"about": about | {"settings": about["settings"] | {"foo": 1}}}), "unknown"
 
 
 def test_nothing_tried_is_no_evidence(channels):

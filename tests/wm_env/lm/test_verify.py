@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from wm_env.lm import verify
-from wm_env.lm.models.exact import network
+from wm_env.lm.models.exact import steps
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.verify import Number, fixed_canvases, numbers, stored_numbers
@@ -34,12 +34,12 @@ def test_this_machine_computes_the_published_numbers(asked: list[Number]) -> Non
 
 def test_a_rounding_that_is_spoiled_is_seen(asked: list[Number], monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of squares in float32, say, as a norm of a library has them."""
-    right = network.ExactNetwork._inverse_rms
+    right = steps.EagerSteps.inverse_rms
 
-    def spoiled(self: network.ExactNetwork, q: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    def spoiled(self: steps.EagerSteps, q: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         return right(self, q, step).to(torch.float32).to(torch.float64)
 
-    monkeypatch.setattr(network.ExactNetwork, "_inverse_rms", spoiled)
+    monkeypatch.setattr(steps.EagerSteps, "inverse_rms", spoiled)
     number = next(number for number in asked if number.name.startswith("canvases"))
     assert number.compute() != stored_numbers()[number.name]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wm_env.theory.long_texts import longest_message, pinsker_bound, product_variation, text_success
+from wm_env.theory.long_texts import longest_message, pinsker_bound, product_variation, text_success, tilt_texts
 
 
 def random_source(seed):
@@ -68,3 +68,15 @@ def test_variation_of_a_text_grows_slower_than_the_sum():
     one = product_variation(laws, covers, probs, 1).upper
     many = product_variation(laws, covers, probs, 64)
     assert one < many.lower <= many.upper < 64 * one
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_tilted_texts_spend_their_budget_and_no_more(seed, blocks):
+    _, covers, probs = random_source(seed)
+    found = tilt_texts(covers, probs, blocks, 0.05)
+    variation = sum(abs(p - q) for p, q, _ in all_texts(found.laws, covers, probs, blocks)) / 2
+    assert variation == pytest.approx(0.05, abs=2e-4)
+    assert variation <= 0.05 + 1e-12
+    ratio = np.log(found.laws) - found.exponent * np.log(covers)
+    assert np.ptp(ratio, axis=1) == pytest.approx(0, abs=1e-9)

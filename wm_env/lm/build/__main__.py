@@ -15,15 +15,14 @@ from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
 from wm_env.common.torchrun import world_size
 
 with quitting_on_interrupt(__name__):
-    import tyro
-
+    from wm_env.common.arguments import parse
     from wm_env.lm.build.options import BuildOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line: exit code 0 when done, 1 if the build fails, 2 for bad options or input, 130 after Ctrl-C."""
     with quitting_on_interrupt(__name__):
-        options = tyro.cli(BuildOptions, prog="python -m wm_env.lm.build", description=__doc__, args=arguments)
+        options = parse(BuildOptions, prog="python -m wm_env.lm.build", description=__doc__, args=arguments)
 
     def work() -> int:
         # Before the seconds that torch takes; the processes of torchrun agree on who complains.

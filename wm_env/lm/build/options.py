@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from wm_env.common.arguments import OptionalPath
 from wm_env.common.files import check_seed
 from wm_env.common.help import paragraph_help
 from wm_env.lm.pools.settings import PoolSettings
@@ -22,7 +21,7 @@ MOST_ROWS = 2**16
 class BuildOptions:
     """Turn a language model and prompts into a state tree."""
 
-    out: OptionalPath = None
+    out: Path | None = None
     """File to write (*.safetensors), which must not exist yet; only --dry-run does without."""
     model: str = "mini"
     """"mini" (comes with the package), a folder with a checkpoint of LLaDA, Dream or a masked LM of transformers, or a

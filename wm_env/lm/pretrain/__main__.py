@@ -12,6 +12,7 @@ with quitting_on_interrupt(__name__):
     import tyro
     from transformers import PreTrainedTokenizerFast
 
+    from wm_env.common.arguments import parse
     from wm_env.lm.models.checkpoint_tokenizer import read_tokenizer
     from wm_env.lm.pretrain.checkpoint import TrainingProgress, save_tokenizer
     from wm_env.lm.pretrain.cluster import Cluster
@@ -86,7 +87,7 @@ def _prepare_text(options: Options, cluster: Cluster) -> tuple[PreTrainedTokeniz
 def main() -> int:
     """Command line: exit code 0 when done, 2 for bad options or texts, 1 if it fails later, 130 after Ctrl-C."""
     with quitting_on_interrupt(__name__):
-        options = tyro.cli(Options, prog="python -m wm_env.lm.pretrain", config=(tyro.conf.OmitArgPrefixes,))
+        options = parse(Options, prog="python -m wm_env.lm.pretrain", config=(tyro.conf.OmitArgPrefixes,))
 
     def work() -> None:
         pretrain(options)

@@ -15,6 +15,7 @@ with quitting_on_interrupt(__name__):
     import torch
     import tyro
 
+    from wm_env.common.arguments import parse
     from wm_env.common.files import read_json
     from wm_env.lm.models.checkpoint_tokenizer import read_tokenizer
     from wm_env.lm.models.exact.checkpoint import FORMAT_KEYS
@@ -64,7 +65,7 @@ def write_mean(models: Sequence[Path], weights: Sequence[float], out: Path) -> N
 def main() -> int:
     """Command line: exit code 0 when done, 2 for bad options or models, 1 if it fails later, 130 after Ctrl-C."""
     with quitting_on_interrupt(__name__):
-        options = tyro.cli(Options, prog="python -m wm_env.lm.pretrain.mean", config=(tyro.conf.OmitArgPrefixes,))
+        options = parse(Options, prog="python -m wm_env.lm.pretrain.mean", config=(tyro.conf.OmitArgPrefixes,))
 
     def work() -> None:
         for name in ("config.json", "model.safetensors", "tokenizer.json"):

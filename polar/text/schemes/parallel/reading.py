@@ -4,7 +4,8 @@ It tokenises the text, hashes the tokens, transforms every n labels, and reads t
 how long the message is, nor where it was written with what entropy.
 
 An edit may change the number of tokens and shift all later steps. The second reader tries for each step k and each
-change d of at most `MOST_SHIFT` that the steps before k stand where they were, and those after k are shifted by d.
+change d of at most `MOST_SHIFT` that the steps before k stand where they were, and those after k are shifted by d. The
+third tries two such steps, if there is parity enough.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from polar.text.keys.derivation import MessageKeys
 from polar.text.scheme import Attempt, Reader, Readers
 from polar.text.schemes.parallel.design import message_positions
 from polar.text.schemes.parallel.labels import read_bits, token_label
-from polar.text.schemes.parallel.outer_code import decode_erased, decode_frames, open_bytes
+from polar.text.schemes.parallel.outer_code import decode_frames, decode_shifted, open_bytes
 from wm_env.common.arrays import Ints
 from wm_env.common.progress import Report
 from wm_env.lm.tokenizer import TextTokenizer
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from polar.text.schemes.parallel import Parallel
 
 MOST_SHIFT = 4
-"""Largest change of the number of tokens by an edit that is tried."""
+"""Largest change of the number of tokens by edits that is tried."""
+
+MOST_EDITS = 2
+"""Steps with edits that change the number of tokens; three would take twenty times as long."""
 
 
 def message_mask(scheme: "Parallel") -> NDArray[np.bool_]:
@@ -40,8 +44,8 @@ def message_mask(scheme: "Parallel") -> NDArray[np.bool_]:
 
 
 def tokenizer_readers(scheme: "Parallel", tokenizer: TextTokenizer) -> Readers:
-    """As in `Scheme`: one that takes the text as it is, and one that tries whether an edit has changed the number of
-    tokens of one step.
+    """As in `Scheme`: one that takes the text as it is, and others that try whether edits have changed the number of
+    tokens in one step or in several.
 
     Raises:
         ValueError: the tokenizer is not a byte-level one, or the design leaves no message positions.
@@ -70,10 +74,10 @@ def tokenizer_readers(scheme: "Parallel", tokenizer: TextTokenizer) -> Readers:
     def plain(labels: Ints, keys: MessageKeys) -> Iterator[bytes]:
         return decode_frames(unpadded(step_bits(labels, mask), keys), scheme.parity, keys.check_bits)
 
-    def shifted(labels: Ints, keys: MessageKeys) -> Iterator[bytes]:
-        return shifted_frames(labels, mask, scheme.parity, keys)
+    def shifted(edits: int) -> Callable[[Ints, MessageKeys], Iterator[bytes]]:
+        return lambda labels, keys: shifted_frames(labels, mask, scheme.parity, keys, edits)
 
-    return reader(plain), reader(shifted)
+    return reader(plain), *(reader(shifted(edits)) for edits in range(1, MOST_EDITS + 1))
 
 
 def step_bits(labels: Ints, mask: NDArray[np.bool_], start: int = 0) -> NDArray[np.int64]:
@@ -83,22 +87,25 @@ def step_bits(labels: Ints, mask: NDArray[np.bool_], start: int = 0) -> NDArray[
     return read_bits(labels[start : start + steps * width].reshape(steps, width), mask)
 
 
-def shifted_frames(labels: Ints, mask: NDArray[np.bool_], parity: int, keys: MessageKeys) -> Iterator[bytes]:
-    """The frames that the text may hold if an edit in step k changed the number of tokens by d, for all k and d.
+def shifted_frames(
+    labels: Ints, mask: NDArray[np.bool_], parity: int, keys: MessageKeys, edits: int
+) -> Iterator[bytes]:
+    """The frames that the text may hold if edits in so many steps changed the number of tokens.
 
-    The bytes of step k count as erased. What is before it stands where it was, what is behind it is shifted by d.
+    The bytes of these steps count as erased. What is before the first stands where it was, what is behind one is
+    shifted by up to `MOST_SHIFT` tokens.
     """
     width, bits = mask.shape[1], int(mask.sum())
-    plain = unpadded(step_bits(labels, mask), keys)
-    for shift in sorted(range(-MOST_SHIFT, MOST_SHIFT + 1), key=abs)[1:]:
+    readings: dict[int, bytes] = {}
+    for shift in range(-MOST_SHIFT, MOST_SHIFT + 1):
         # Row j holds step j of the sender, which stands at token j * width + shift; there is no row 0 to the left.
         rows = step_bits(labels, mask, shift % width if shift < 0 else shift)
         if shift < 0:
             rows = np.concatenate([np.zeros((-(shift // width), bits), dtype=np.int64), rows])
-        behind = unpadded(rows, keys)
-        for step in range(len(rows)):
-            erased = range(step * bits // 8, -(-(step + 1) * bits // 8))
-            yield from decode_erased(plain, behind, erased, parity, keys.check_bits)
+        readings[shift] = unpadded(rows, keys)
+    count = -(-8 * max(map(len, readings.values())) // bits)
+    steps = [range(step * bits // 8, -(-(step + 1) * bits // 8)) for step in range(count)]
+    return decode_shifted(readings, steps, edits, parity, keys.check_bits)
 
 
 def unpadded(bits: NDArray[np.int64], keys: MessageKeys) -> bytes:

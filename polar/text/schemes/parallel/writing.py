@@ -5,8 +5,8 @@ The sender's canvas is the context and n masks; one forward pass gives n margina
 context. The bits are the frame in its outer code (`polar.text.schemes.parallel.outer_code`), padded with key bits; the
 last step is filled up with more of them.
 
-Then the text goes on by plain steps, and ends in the middle of one: at the first end of a sentence, or after a number
-of tokens that the sender draws. So the number of tokens says nothing about n. The sender's draws depend on the message:
+Then the text goes on by plain steps for a number of tokens that the sender draws below n, and to the end of a sentence.
+So the number of tokens says nothing about n. The sender's draws depend on the message:
 no receiver needs them.
 """
 
@@ -123,15 +123,20 @@ class Pen:
             self.lost += int((read_bits(self._labels[list(step.tokens)][None], self._mask)[0] != wanted).sum())
 
     def end(self, sentence: bool) -> Tokens:
-        """Go on by plain steps to the end of a sentence, or for a number of tokens that is drawn: uniform, up to
-        `LONGEST_TAIL` where no sentence ends, less than a step if none is asked for.
+        """Go on by plain steps for a number of tokens that is drawn, uniform below n.
+
+        If that is asked for, go on to the end of a sentence, or for up to `LONGEST_TAIL` tokens more where none ends.
+
+        So the number of tokens modulo n is uniform whatever sentences do.
         """
         strings, start = self._writing.channel.strings, len(self.tokens)
-        most = self._choices.below(LONGEST_TAIL if sentence else self._scheme.positions)
+        least = self._choices.below(self._scheme.positions)
+        most = least + (self._choices.below(LONGEST_TAIL) if sentence else 0)
         place = start
         while True:
             text = spell(strings, self.tokens[:place])
-            if not text[-1:].isspace() and (place - start >= most or (sentence and ends_sentence(text))):
+            ends = place - start >= most or (sentence and place - start >= least and ends_sentence(text))
+            if ends and not text[-1:].isspace():
                 return self.tokens[:place]
             if place == len(self.tokens):
                 self.add(None)

@@ -6,6 +6,9 @@ from typing import Literal
 MOST_PAYLOAD = 256
 """Bits of the longest payload."""
 
+MOST_CHARACTERS = 200_000
+"""Longer texts are refused."""
+
 
 @dataclass(frozen=True)
 class RobustSettings:

@@ -18,8 +18,16 @@ from tiny_lm import brute_force, write_lm
 from agents.planner.adaptive import plan_adaptive
 from polar import evaluate as command
 from polar.code.codec import code_channel
+from polar.evaluation.edits import edited_error_rates
 from polar.evaluation.live.measures import exact_auc, measure_rounds
-from polar.evaluation.live.reading import decoding_tables, log2_law, read_run_text, tree_readings
+from polar.evaluation.live.reading import (
+    decoding_tables,
+    edited_tables,
+    log2_law,
+    read_edited_text,
+    read_run_text,
+    tree_readings,
+)
 from polar.evaluation.live.report import marked_sample, save_transmissions
 from polar.evaluation.live.rounds import play_rounds
 from polar.evaluation.live.run import evaluate_live, play_until_interrupted
@@ -402,3 +410,22 @@ def test_what_was_finished_before_an_interrupt_counts(session, run, tmp_path, ca
 def test_a_damaged_run_is_refused_before_the_model_is_read(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such run"):
         evaluate_live(tmp_path / "nowhere", tmp_path, dataclasses.replace(SETTINGS, model="no-model"))
+
+
+def test_edited_texts_are_read_as_often_wrongly_as_the_exact_figures_say(folder, run):
+    """Texts enough for an interval: the rates after edits against the enumeration."""
+    settings = dataclasses.replace(SETTINGS, model=str(folder), channel="erasure", noise=0.3)
+    session = open_session(load_run(run), settings)
+    rng = np.random.default_rng(0)
+    count = 4000
+    paths = run_paths(session.tree, session.law, session.codes, rng.choice(3, count, p=session.tree.prior), rng)
+    tables = edited_tables(session)
+    read = [read_edited_text(session, paths, row, tables, rng) for row in range(count)]
+    for decoder in ("sc", "map"):
+        found = np.array([text[f"{decoder}, edited", "marginal"] for text in read])
+        wrong = (found != paths.message).mean()
+        codes = [code.codes[-1] for code in session.codes]
+        exact = edited_error_rates(session.law, codes, session.channels, decoder)[1]
+        assert abs(wrong - exact) < 4 * math.sqrt(exact * (1 - exact) / count)
+    played = next(play_rounds(session))
+    assert set(played.run_received.messages) >= {("map, edited", "marginal"), ("map", "path")}

@@ -15,9 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from tiny_pretraining import SHAPE, counting_options, trained
 
+from wm_env.lm.models.checkpoint_tokenizer import read_tokenizer
 from wm_env.lm.models.exact.quantise import W8, quantise_matrix
 from wm_env.lm.models.load import load_lm
-from wm_env.lm.models.weights import read_tokenizer
 from wm_env.lm.pretrain.__main__ import main, pretrain
 from wm_env.lm.pretrain.checkpoint import TrainingProgress, load_progress, save_progress
 from wm_env.lm.pretrain.cluster import Cluster

@@ -35,18 +35,18 @@ What could spoil it, and what keeps it out: see `functions`, `products` and `gua
 * a product with a reciprocal in place of a division: only tensors are divided, by tensors.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from wm_env.lm.models.exact import fused
-from wm_env.lm.models.exact.functions import LOG2_E, exp2_float32_, float32, rotary_tables, sqrt
+from wm_env.lm.models.exact.functions import rotary_tables
+from wm_env.lm.models.exact.fused import is_short
+from wm_env.lm.models.exact.fused_start import start
 from wm_env.lm.models.exact.guards import check_process, uncompiled
 from wm_env.lm.models.exact.products import Kind, NotExactError, Product, exact_kinds, operand
-from wm_env.lm.models.exact.quantise import W8, W24, Form, quantise
+from wm_env.lm.models.exact.quantise import W8, W24, Form
+from wm_env.lm.models.exact.steps import EagerSteps, Layer
 from wm_env.lm.models.exact.weights import ExactShape, Source
 
 VERSION = "exact-1"
@@ -58,19 +58,6 @@ _POSITIONS = {W8: 1 << 23, W24: 1 << 12}
 _MOST_INT8_COLUMNS = 131_071
 
 
-@dataclass(frozen=True)
-class Layer:
-    """The matrices and biases of a layer."""
-
-    query: Product
-    key_value: Product
-    out: Product
-    gate_up: Product
-    down: Product
-    query_bias: Tensor | None
-    key_value_bias: Tensor | None
-
-
 class ExactNetwork:
     """A Llama-type network whose logits are the same bits on every machine; see the module.
 
@@ -79,8 +66,7 @@ class ExactNetwork:
         form: its number format.
         kind: how this machine multiplies; the numbers do not depend on it.
         device: where it lives.
-        top: T, float32.
-        steps: "fused" where the kernels of `fused` run between the products, else why not; no number depends on it.
+        fusion: "fused" where the kernels of `fused` run between the products, else why not; no number depends on it.
     """
 
     def __init__(
@@ -130,11 +116,8 @@ class ExactNetwork:
         self._embedding = product(("model.embed_tokens.weight", None))
         self._head = self._embedding if shape.tied else product(("lm_head.weight", None))
         self._gain = source.vector("model.norm.weight").to(self.device)
-        self.top = torch.tensor(float(form.top), device=self.device)
-        self._step = float32(1 / form.top)
-        self._score = float32(LOG2_E / math.sqrt(shape.head_width))
-        self._ones = torch.ones((), dtype=torch.float64, device=self.device)
-        self._fused, self.steps = fused.start(self) if fuse else (None, "eager")
+        self._steps = EagerSteps(shape, form, self.kind, self.device)
+        self._fused, self.fusion = start(self._steps) if fuse else (None, "eager")
 
     @property
     def nbytes(self) -> int:
@@ -172,7 +155,7 @@ class ExactNetwork:
         tables = rotary_tables(1 << (length - 1).bit_length(), self.shape.head_width, self.shape.theta)
         cosine, sine = (table[:length, None].to(self.device) for table in tables)
         wanted = [*([None] * (self.shape.layers - 1)), torch.tensor(positions, device=self.device)]
-        if self._fused is not None and fused.is_short(length):
+        if self._fused is not None and is_short(length):
             x = self._fused.norm(h)
             for layer, at in zip(self._layers, wanted, strict=True):
                 h, x = self._fused.layer(layer, h, x, (cosine[:, 0], sine[:, 0]), count, at)
@@ -186,87 +169,23 @@ class ExactNetwork:
     ) -> Tensor:
         """A layer's output at `positions`, or at all, from its input at all: (N * T, d) -> (N * P, d)."""
         length, width, groups = len(cosine), self.shape.head_width, self.shape.groups
-        x, scale = self.norm(h)
-        key_value = self._linear(layer.key_value, x, scale, layer.key_value_bias)
+        x, scale = self._steps.norm(h)
+        key_value = self._steps.linear(layer.key_value, x, scale, layer.key_value_bias)
         key, value = key_value.view(count, length, 2 * groups, width).chunk(2, 2)
-        key = self.turned(key, cosine, sine)
+        key = self._steps.turned(key, cosine, sine)
         if positions is not None:
             at = (torch.arange(count, device=self.device)[:, None] * length + positions).reshape(-1)
             x, scale, h, cosine, sine = x[at], scale[at], h[at], cosine[positions], sine[positions]
-        query = self._linear(layer.query, x, scale, layer.query_bias).view(count, len(cosine), -1, width)
-        attended = self._attend(self.turned(query, cosine, sine), key, value)
-        h = h.add_(self._linear(layer.out, *self.integers(attended)))
-        y = self.gated(*self._linear(layer.gate_up, *self.norm(h)).chunk(2, 1))
-        return h.add_(self._linear(layer.down, *self.integers(y)))
-
-    def gated(self, gate: Tensor, up: Tensor) -> Tensor:
-        """y = (g / (1 + 2^z)) u."""
-        power = exp2_float32_((gate * float32(-LOG2_E)).clamp_(-64.0, 64.0)).add_(1.0)
-        return torch.div(gate, power).mul_(up)
-
-    def _linear(self, product: Product, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
-        y = product(operand(x, self.kind)).mul_(product.scale).mul_(scale)
-        return y if bias is None else y.add_(bias)
-
-    def integers(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The integers of the rows of x, and m(x) 1/T."""
-        q, most = quantise(x, self.top)
-        return q, most.mul_(self._step)
-
-    def norm(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """The integers of the rows of h, and the scale of the rows of h divided by their root mean square."""
-        q, step = self.integers(h)
-        return q, step.to(torch.float64).mul_(self._inverse_rms(q, step)).to(torch.float32)
-
-    def _inverse_rms(self, q: Tensor, step: Tensor) -> Tensor:
-        """(M, 1) float64."""
-        wide, t = q.to(torch.float64), step.to(torch.float64)
-        mean = (t * t).mul_(wide.mul_(wide).sum(-1, keepdim=True)).mul_(1.0 / self.shape.width)
-        return torch.div(self._ones, sqrt(mean.add_(self.shape.eps)))
-
-    def turned(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        """Heads turned by the tables: (N, T, heads, w), (T, 1, w / 2) twice -> (N, T, heads, w)."""
-        first, second = x.chunk(2, -1)
-        y = torch.empty_like(x)
-        turned = y.chunk(2, -1)
-        torch.mul(first, cosine, out=turned[0]).sub_(second * sine)
-        torch.mul(second, cosine, out=turned[1]).add_(first * sine)
-        return y
-
-    def stepped(self, most: Tensor, is_query: bool = False) -> Tensor:
-        """m 1/T, and for queries (m 1/T) c; overwrites m."""
-        most.mul_(self._step)
-        return most.mul_(self._score) if is_query else most
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(N, P, heads, w), (N, T, groups, w) twice -> (N * P, heads * w)."""
-        (q, q_most), (k, k_most) = quantise(query, self.top), quantise(key, self.top)
-        v, v_most = quantise(value, self.top, 1)
-        return self.attended(
-            (q, self.stepped(q_most, is_query=True)), (k, self.stepped(k_most)), (v, self.stepped(v_most))
-        )
-
-    def attended(
-        self, query: tuple[Tensor, Tensor], key: tuple[Tensor, Tensor], value: tuple[Tensor, Tensor]
-    ) -> Tensor:
-        """`_attend` of integers and what they are multiplied by."""
-        if (shared := self.shape.heads // self.shape.groups) > 1:
-            key, value = (
-                (q.repeat_interleave(shared, 2), scale.repeat_interleave(shared, 2)) for q, scale in (key, value)
-            )
-        q, k, v = (x.transpose(1, 2).to(torch.float64) for x, _ in (query, key, value))
-        s = torch.matmul(q, k.transpose(2, 3)).to(torch.float32)
-        s.mul_(query[1].transpose(1, 2))
-        s.mul_(key[1].permute(0, 2, 3, 1))
-        s.sub_(s.amax(-1, keepdim=True)).clamp_(min=-60.0)
-        p = exp2_float32_(s).mul_(float(self.form.probability_top)).round_().to(torch.float64)
-        y = torch.div(torch.matmul(p, v), p.sum(-1, keepdim=True)).to(torch.float32)
-        return y.transpose(1, 2).mul(value[1]).flatten(2).flatten(0, 1)
+        query = self._steps.linear(layer.query, x, scale, layer.query_bias).view(count, len(cosine), -1, width)
+        attended = self._steps.attend(self._steps.turned(query, cosine, sine), key, value)
+        h = h.add_(self._steps.linear(layer.out, *self._steps.integers(attended)))
+        y = self._steps.gated(*self._steps.linear(layer.gate_up, *self._steps.norm(h)).chunk(2, 1))
+        return h.add_(self._steps.linear(layer.down, *self._steps.integers(y)))
 
     def _at_head(self, h: Tensor) -> Tensor:
         """(M, d) -> (M, V) float64."""
-        inverse = self._inverse_rms(*self.integers(h))
-        x, step = self.integers(h * self._gain)
+        inverse = self._steps.inverse_rms(*self._steps.integers(h))
+        x, step = self._steps.integers(h * self._gain)
         y = self._head(operand(x, self.kind)).to(torch.float64).mul_(self._head.scale.to(torch.float64))
         return y.mul_(step.to(torch.float64).mul_(inverse))
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polar.text.framing import BitString, make_frame
-from polar.text.schemes.parallel.outer_code import decode_erased, decode_frames, encode_frame, open_bytes
+from polar.text.schemes.parallel.outer_code import decode_frames, decode_shifted, encode_frame, open_bytes
 
 KEYS = HashKeys()
 
@@ -62,22 +62,33 @@ def test_too_long_a_message_says_how_long_it_may_be():
         encode_frame(make_frame(bytes(250), KEYS), 8)
 
 
+STEPS = [range(4 * step, 4 * step + 4) for step in range(24)]
+
+
 @settings(max_examples=40)
-@given(st.binary(max_size=30), st.sampled_from([6, 8, 16]), st.data())
-def test_erased_bytes_in_a_word_of_two_parts_are_found(message, parity, data):
-    """Before them the one copy is right, behind them the other; at all lengths of what follows."""
-    frame = make_frame(message, KEYS)
-    codeword = encode_frame(frame, parity)
-    start = data.draw(st.integers(0, len(codeword) - 5))
-    erased = range(start, start + data.draw(st.integers(1, min(5, parity - 1))))
-    junk = data.draw(st.binary(min_size=len(codeword), max_size=len(codeword)))
-    before = codeword[:start] + junk[start:]
-    behind = junk[: erased.stop] + codeword[erased.stop :] + data.draw(st.binary(max_size=9))
-    found = [open_bytes(data, KEYS)[0] for data in decode_erased(before, behind, erased, parity)]
-    assert message in found
+@given(st.binary(max_size=30), st.integers(1, 2), st.sampled_from([5, 8, 12, 32]), st.data())
+def test_edited_steps_are_found_whatever_they_shifted(message, edits, parity, data):
+    """Each reading is right between two edited steps, and junk elsewhere; so is what follows the codeword."""
+    codeword = encode_frame(make_frame(message, KEYS), parity)
+    last = -(-len(codeword) // 4)
+    edited = sorted(data.draw(st.sets(st.integers(0, last - 1), min_size=edits, max_size=edits)))
+    shifts = data.draw(st.lists(st.sampled_from([-2, -1, 0, 1, 2]), min_size=edits, max_size=edits))
+    length = 4 * last + data.draw(st.integers(0, 9))
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    readings = {shift: bytearray(rng.bytes(length)) for shift in (-2, -1, 0, 1, 2)}
+    for first, behind, shift in zip([-1, *edited], [*edited, last], [0, *shifts], strict=True):
+        part = slice(4 * (first + 1), 4 * behind)
+        readings[shift][part] = codeword[part].ljust(part.stop - part.start, b"?")
+    found = [
+        open_bytes(data, KEYS)[0]
+        for data in decode_shifted({s: bytes(r) for s, r in readings.items()}, STEPS[:last], edits, parity)
+    ]
+    assert (message in found) or 4 * edits >= parity
 
 
 def test_what_is_no_codeword_is_hardly_ever_decoded():
     rng = np.random.default_rng(3)
-    found = [list(decode_erased(rng.bytes(60), rng.bytes(60), range(8, 12), 8)) for _ in range(300)]
-    assert not any(found)
+    for edits in (1, 2):
+        for _ in range(60):
+            readings = {shift: rng.bytes(60) for shift in (-1, 0, 1)}
+            assert not list(decode_shifted(readings, STEPS[:15], edits, 12))

@@ -19,7 +19,7 @@ from polar.text.framing import BitString, frame_bits
 from polar.text.keys.derivation import MessageKeys, message_keys
 from polar.text.keys.key import Key, save_key
 from polar.text.scheme import Writing
-from polar.text.schemes.parallel import Parallel
+from polar.text.schemes.parallel import Parallel, writing
 from polar.text.schemes.parallel.reading import message_mask
 from polar.text.schemes.parallel.writing import (
     PLAIN_DRAWS,
@@ -80,10 +80,12 @@ def test_the_text_tokenises_to_what_was_sent(channel, tokenizer, sent):
     assert 0 < sent.cost.variation <= 1
 
 
-def test_the_number_of_tokens_does_not_show_the_steps(channel):
-    """Over 60 texts that end as soon as they may, the number of tokens modulo n is uniform."""
-    brief = Limits(ending="none")
-    sent = [embed_with_retries(channel, b"", KEY, (nonce, nonce + 100), brief) for nonce in range(60)]
+@pytest.mark.parametrize("ending", ["none", "sentence"])
+def test_the_number_of_tokens_does_not_show_the_steps(channel, ending, monkeypatch):
+    """Over 80 texts the number of tokens modulo n is uniform, also where a sentence may end at every token."""
+    monkeypatch.setattr(writing, "ends_sentence", lambda text: True)
+    limits = Limits(ending=ending)
+    sent = [embed_with_retries(channel, b"", KEY, (nonce, nonce + 100), limits) for nonce in range(80)]
     rests = [len(text.tokens) % 8 for text in sent]
     assert chisquare(np.bincount(rests, minlength=8)).pvalue > 1e-3
 

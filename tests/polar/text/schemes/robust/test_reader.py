@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from word_texts import letters, mini_tokenizer, word_tokens, write_words
 
 from polar.text.keys.key import Key
-from polar.text.schemes.robust.reader import MOST_CHARACTERS, Receiver
-from polar.text.schemes.robust.settings import RobustSettings
+from polar.text.schemes.robust.reader import Receiver
+from polar.text.schemes.robust.settings import MOST_CHARACTERS, RobustSettings
 
 KEY = Key(bytes(range(32)))
 PAYLOAD = [0, 1, 1, 0, 1, 0, 0, 1] * 4

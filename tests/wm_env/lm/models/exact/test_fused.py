@@ -1,6 +1,6 @@
 """Fused kernels: the bits of the eager pass in Triton's interpreter, and one IEEE operation a step in what it compiles.
 
-Without a GPU neither is the whole proof; on one, `fused.start` compares every kernel before it is used.
+Without a GPU neither is the whole proof; on one, `fused_start` compares every kernel before it is used.
 """
 
 import json
@@ -18,10 +18,11 @@ import torch
 from exact_networks import FUSED_GROUPS, FUSED_HEADS, LLADA, random_network, reading
 from repository import ROOT
 
-from wm_env.lm.models.exact import fused
+from wm_env.lm.models.exact import fused, fused_start
 from wm_env.lm.models.exact.network import ExactNetwork
 from wm_env.lm.models.exact.products import exact_kinds
 from wm_env.lm.models.exact.quantise import W8, W24
+from wm_env.lm.models.exact.steps import EagerSteps
 from wm_env.lm.models.exact.weights import ExactShape, FloatSource
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
@@ -56,7 +57,7 @@ def test_a_kernel_that_gives_another_bit_is_named_and_not_used(interpreted: dict
     assert {case["name"]: case["found"] for case in spoiled} == {
         "added_norm": ["added_norm"],
         "turned": ["turned keys", "turned queries"],
-        "attended": ["attention", "attention of few queries"],
+        "attended": ["attention over 130", "attention over 21"],
     }
     assert missing["found"].startswith("eager: norm does not run (TypeError")
     assert missing["equal"]
@@ -73,15 +74,13 @@ class Launch:
 
 def launches(shape: ExactShape) -> Iterator[Launch]:
     """Those of the check of a network, without a GPU to run them."""
-    from wm_env.lm.models.exact.fused_check import problems
-
     seen: dict[str, Launch] = {}
 
     def note(kernel: Any, grid: tuple[int, ...], *arguments: torch.Tensor | int, **constants: Any) -> None:
         seen.setdefault(f"{kernel.__name__} {constants}", Launch(kernel, arguments, constants))
 
-    plain = network(shape, kind="int8")
-    list(problems(fused.FusedLayers(plain, note), plain))
+    steps = EagerSteps(shape, W8, "int8", torch.device("cpu"))
+    list(fused_start.problems(fused.FusedLayers(steps, note), steps))
     return iter(seen.values())
 
 
@@ -125,10 +124,10 @@ def test_every_step_of_the_compiled_kernels_is_one_rounded_operation() -> None:
 def test_a_pass_says_why_it_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = replace(FUSED_HEADS, layers=1)
     source = FloatSource(shape, W24, reading(random_network(shape)))
-    assert ExactNetwork(source).steps == "eager: float64 products are not fused"
-    assert network(shape, kind="int8", fuse=False).steps == "eager"
-    monkeypatch.setattr(fused, "find_spec", lambda name: None)
-    assert network(shape, kind="int8").steps == "eager: Triton is not installed"
+    assert ExactNetwork(source).fusion == "eager: float64 products are not fused"
+    assert network(shape, kind="int8", fuse=False).fusion == "eager"
+    monkeypatch.setattr(fused_start, "find_spec", lambda name: None)
+    assert network(shape, kind="int8").fusion == "eager: Triton is not installed"
 
 
 @needs_triton
@@ -136,8 +135,8 @@ def test_a_pass_says_why_it_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_kernels_do_not_know_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     from triton import knobs
 
-    assert network(FUSED_HEADS, kind="int8").steps == "eager: Triton has no kernels for cpu"
+    assert network(FUSED_HEADS, kind="int8").fusion == "eager: Triton has no kernels for cpu"
     monkeypatch.setattr(knobs.runtime, "interpret", True)
-    assert network(LLADA, kind="int8").steps == "eager: heads 8 wide are not fused"
+    assert network(LLADA, kind="int8").fusion == "eager: heads 8 wide are not fused"
     assert fused.is_short(4096)
     assert not fused.is_short(1 << 20)
