@@ -112,7 +112,7 @@ class _Climb:
         self.children = tuple(torch.from_numpy(block.child) for block in tree.blocks)
 
     def run(self, joint: tuple[Tensor, ...], multiplier: float, iterations: int) -> tuple[Tensor, ...]:
-        """`iterations` updates of P(u,x|s), shape (N, M, Q), of every block."""
+        """The laws P(u,x|s) of all blocks, each of shape (N, M, Q), after `iterations` calls of `update`."""
         for _ in range(iterations):
             joint = self.update(joint, multiplier)
         return joint

@@ -121,7 +121,7 @@ def write_integer_model(source: str | Path, out: Path, form: Form) -> list[Path]
 
 
 def dtype_named(name: str | None) -> torch.dtype | None:
-    """The number format of an option; None stays."""
+    """The torch dtype of a name such as "float32"; None for None."""
     formats = {None: None, "float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
     return formats[name]
 
