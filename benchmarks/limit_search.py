@@ -22,6 +22,7 @@ with quitting_on_interrupt(__name__):
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
 
+    from wm_env.common.arguments import parse
     from wm_env.common.arrays import Floats, Ints
     from wm_env.theory.capacity import best_rate, dense_cover
     from wm_env.theory.channel_capacity import channel_capacity
