@@ -117,8 +117,7 @@ def best_code(
         (np.full(excess.size, excess.size), excess.ravel(), np.ones(excess.size)),
     ]
     share = np.broadcast_to((state_probs[:, None] * covers / words)[:, None, :], shape[1:])
-    best = _most(worth, _matrix(parts, excess.size + 1, columns), np.append(share.ravel(), variation), equal, total)
-    return best
+    return _most(worth, _matrix(parts, excess.size + 1, columns), np.append(share.ravel(), variation), equal, total)
 
 
 def _shares(state_probs: Floats, words: int, choices: int) -> Floats:
@@ -212,8 +211,7 @@ def _success_of_maps(pmf: Floats, maps: Ints, variation: float) -> float:
         (np.full(excess.size, excess.size), excess.ravel(), np.ones(excess.size)),
     ]
     bounds = np.append(np.tile(pmf / 2, 2), variation)
-    best = _most(worth, _matrix(parts, excess.size + 1, columns), bounds, equal, np.full(keys * 2, 1 / (2 * keys)))
-    return best
+    return _most(worth, _matrix(parts, excess.size + 1, columns), bounds, equal, np.full(keys * 2, 1 / (2 * keys)))
 
 
 def lengths_by_key(rng: np.random.Generator) -> Outcome:
