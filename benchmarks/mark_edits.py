@@ -12,6 +12,8 @@ from wm_env.lm.prompts import read_prompts
 INSIDE = 2000
 """Tokens of the unmarked text that a marked one is mixed into."""
 
+INSIDE_NAME = f"inside {INSIDE} tokens"
+
 
 @dataclass(frozen=True)
 class Edit:
@@ -46,8 +48,8 @@ EDITS = (
     Edit("10 % deleted, 10 % added", deleted=0.1, added=0.1),
     Edit("sentences moved", moved=True),
     Edit("half cut off", cropped=0.5),
-    Edit(f"inside {INSIDE} tokens", inside=True),
     Edit("paraphrased", paraphrased=True),
+    Edit(INSIDE_NAME, inside=True),
 )
 
 EDIT_BY_NAME = {edit.name: edit for edit in EDITS}

@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mark_edits import EDITS, Edit, documents, edited, human_windows, overlap
+from mark_edits import EDIT_BY_NAME, EDITS, INSIDE_NAME, Edit, documents, edited, human_windows, overlap
 from mark_schemes.door import payload_of
 from mark_texts import LENGTHS, PARAPHRASED, MarkText, marks, read_texts
 
 from wm_env.common.files import write_atomically
 
 ROWS = [
-    *((200, edit) for edit in EDITS),
-    *((length, edit) for length in (100, 300) for edit in EDITS if not edit.paraphrased and not edit.inside),
-    (300, next(edit for edit in EDITS if edit.inside)),
+    *((length, EDIT_BY_NAME["none"]) for length in (100, 200, 300)),
+    (200, EDIT_BY_NAME["10 % replaced"]),
+    *((300, EDIT_BY_NAME[name]) for name in ("20 % replaced", "40 % replaced", "10 % deleted, 10 % added")),
+    *((200, edit) for edit in EDITS[1:] if edit.name != "10 % replaced"),
+    (300, EDIT_BY_NAME[INSIDE_NAME]),
 ]
-"""(tokens, edit) of each row. Of the edits that take long, one length each."""
+"""(tokens, edit) of each row."""
 
 HUMAN_WINDOWS = 300
 

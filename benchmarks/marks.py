@@ -2,12 +2,15 @@
 
     python benchmarks/marks.py write --folder runs/marks --device cuda
     python benchmarks/marks.py read --folder runs/marks --workers 8
+    python benchmarks/marks.py table --folder runs/marks --figure docs/figures/marks.png
+    python benchmarks/marks.py speed
 
 See docs/marks.md.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from command import run_benchmark, within
 
@@ -17,8 +20,11 @@ with quitting_on_interrupt(__name__):
     import tyro
     from mark_reading import measure
     from mark_schemes.registry import NAMES
+    from mark_speed import writing_ratio
+    from mark_tables import draw, edit_table, length_table, limit_lines, robust_table
     from mark_texts import held_out_prompts, write_texts
 
+    from wm_env.lm.models.load import load_lm
     from wm_env.lm.prompts import read_prompts
     from wm_env.lm.text_files import read_lines
 
@@ -71,6 +77,47 @@ class Read:
         measure(self.folder, self.marks, self.temperatures, self.texts, human, self.workers)
 
 
+@dataclass(frozen=True)
+class Table:
+    """Print the tables of a folder, and draw the figure."""
+
+    folder: Path = Path("runs/marks")
+    """Where texts and rows are kept."""
+    figure: Path | None = None
+    """Where the figure goes, such as docs/figures/marks.png; none by default."""
+
+    def run(self) -> None:
+        print(robust_table(self.folder), limit_lines(self.folder), sep="\n\n")
+        for temperature in (1.0, 0.7):
+            print("", length_table(self.folder, temperature), "", edit_table(self.folder, temperature), sep="\n")
+        if self.figure:
+            draw(self.folder, self.figure)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Time of writing with each mark over that of plain sampling, on this machine, one text at a time."""
+
+    marks: tuple[str, ...] = NAMES[:-1]
+    """Which marks write."""
+    tokens: int = 64
+    """Tokens of a text."""
+    rounds: int = 5
+    """Texts of each mark, and as many plain ones."""
+    temperature: float = 1.0
+    """tau."""
+    arithmetic: Literal["exact", "float"] = "float"
+    """Of the model; passes in floats are shorter, so the share of the mark is larger."""
+
+    def run(self) -> None:
+        within(self, tokens=(1, 300), rounds=(1, 200))
+        check_names(self.marks)
+        lm = load_lm("mini", arithmetic=self.arithmetic)
+        for name in self.marks:
+            ratio = writing_ratio(lm, name, self.temperature, self.tokens, self.rounds)
+            print(f"{name}: {100 * (ratio - 1):+.1f} % over plain sampling", flush=True)
+
+
 def check_names(names: tuple[str, ...]) -> None:
     """Check names of marks."""
     if unknown := set(names) - set(NAMES):
@@ -78,7 +125,9 @@ def check_names(names: tuple[str, ...]) -> None:
 
 
 def main() -> None:
-    tyro.extras.subcommand_cli_from_dict({"write": Write, "read": Read}, description=__doc__).run()
+    tyro.extras.subcommand_cli_from_dict(
+        {"write": Write, "read": Read, "table": Table, "speed": Speed}, description=__doc__
+    ).run()
 
 
 if __name__ == "__main__":

@@ -24,8 +24,10 @@ with quitting_on_interrupt(__name__):
     from agents.common.evaluation import Evaluation
     from agents.ppo_lagrangian.agent import AGENT
     from agents.ppo_lagrangian.callbacks import LawEvaluation, evaluate_deterministic
+    from agents.ppo_lagrangian.shipped import save_policy
     from agents.ppo_lagrangian.training import make_model
     from agents.ppo_lagrangian.vec_env import LogitVecEnv
+    from wm_env.common.arguments import OptionalPath
     from wm_env.common.files import check_output, write_json
     from wm_env.env import CovertWatermarkEnv
     from wm_env.optimum import percent_of_optimum
@@ -74,6 +76,8 @@ class Options:
     penalty: float = 1.0541
     """Of the stock PPO, bits per unit of cost; the optimal multiplier of the default problem by default."""
     out: Path = Path("runs/benchmark-ppo.json")
+    save: OptionalPath = None
+    """File for the policy of the last seed, such as those that come with the package."""
 
 
 class Penalised(LogitVecEnv):
@@ -103,6 +107,8 @@ def constrained(options: Options, arguments: dict[str, Any], seed: int) -> Resul
     seconds = time.perf_counter() - begin
     callback.restore_best()
     found = evaluate_deterministic(model, env)
+    if options.save is not None:
+        save_policy(model.policy, options.save)
     beyond = {}
     if options.split == "train":
         test = CovertWatermarkEnv(**arguments | {"split": "test", "prompts": 10})

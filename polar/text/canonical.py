@@ -26,7 +26,7 @@ from polar.text.vocabulary import Vocabulary
 BYTE_ORDER_MARK = "\ufeff"
 
 _PARAGRAPH = re.compile(r"\n\s*\n")
-_QUOTE = re.compile(r"^[ \t]*>[> \t]?", re.MULTILINE)
+_QUOTE = re.compile(r"^[ \t]*(?:>[ \t]?)+", re.MULTILINE)
 _TYPOGRAPHIC = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "\u2011": "-"})
 
 MOST_FORMS = 64

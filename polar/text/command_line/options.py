@@ -34,6 +34,9 @@ FIRST_NONCES = 128
 MOST_NONCES = 1_000_000
 """More than anyone has the time to try."""
 
+MOST_PROMPT = 1 << 20
+"""Bytes of the longest prompt: the model sees the end of a long one, but all of it becomes tokens."""
+
 STDOUT = 1
 """The handle of standard output."""
 
@@ -318,7 +321,7 @@ def read_prompt_file(path: Path) -> str:
         ValueError: it is no text, or too long to be a prompt.
         OSError: it cannot be read.
     """
-    text = decoded(read_file(path))
+    text = decoded(read_file(path, MOST_PROMPT))
     if text is None:
         raise ValueError(f"{path} is not UTF-8 text: save it as UTF-8")
     return text

@@ -1,6 +1,7 @@
 """The table of copying in docs/keys.md: each cell is a scheme and what happens to its text on the way.
 
-Every cell is tried on `TEXTS` texts; where the copy can be undone without guessing, all are to be read.
+Every cell is tried on `TEXTS` texts; where the copy can be undone without guessing, all are to be read. The
+column of the scheme robust, which reads more, is in `schemes/robust/test_messages.py`.
 """
 
 import html
@@ -46,9 +47,13 @@ COPIES = {
     "prompt and line end in front": lambda text: f"{PROMPT}\n{text.strip()}",
     "CRLF, wrapped at 72": lambda text: textwrap.fill(text.strip(), 72, break_long_words=False, break_on_hyphens=False)
     .replace("\n", "\r\n"),
+    "wrapped at 80": lambda text: textwrap.fill(text.strip(), 80, break_long_words=False, break_on_hyphens=False),
     "wrapped at 20": lambda text: textwrap.fill(text.strip(), 20, break_long_words=False, break_on_hyphens=False),
     "quoted mail": lambda text: textwrap.indent(
         textwrap.fill(text.strip(), 60, break_long_words=False, break_on_hyphens=False), "> "
+    ),
+    "mail quoted twice": lambda text: textwrap.indent(
+        textwrap.fill(text.strip(), 60, break_long_words=False, break_on_hyphens=False), "> > "
     ),
     "spaces doubled": lambda text: text.replace(" ", "  "),
     "no-break spaces": lambda text: text.replace(" ", "\u00a0"),

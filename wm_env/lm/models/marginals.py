@@ -1,4 +1,6 @@
-"""The laws of several masked tokens at once: what a masked-diffusion model says before any of them is committed."""
+"""The laws of several tokens at once: what a masked-diffusion model says before any of them is committed."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,11 +12,8 @@ from wm_env.lm.models.llada import exact_logits, llada_logits
 from wm_env.lm.models.masked_lm import MaskedLM
 
 
-@torch.no_grad()
 def marginals(lm: MaskedLM, context: tuple[int, ...], count: int, temperature: float) -> Tensor:
     """p_tau(x_t | context, `count` masks) for every one of the masks, the ids of `lm.banned` left out.
-
-    For LLaDA this is one forward pass. Other models have heads of their own, and are asked for one mask a pass.
 
     Args:
         lm: the model.
@@ -29,13 +28,33 @@ def marginals(lm: MaskedLM, context: tuple[int, ...], count: int, temperature: f
         ValueError: as `MaskedLM.log2_probs`.
     """
     canvas = torch.tensor([context + (lm.mask_id,) * count])
-    positions = range(len(context), canvas.shape[1])
+    return laws_at(lm, canvas, range(len(context), canvas.shape[1]), temperature)
+
+
+@torch.no_grad()
+def laws_at(lm: MaskedLM, canvas: Tensor, positions: Sequence[int], temperature: float) -> Tensor:
+    """p_tau(. | canvas) at some positions.
+
+    For LLaDA this is one forward pass. Other models have heads of their own, and are asked for one position a pass.
+
+    Args:
+        lm: the model.
+        canvas: (1, T) int64 token ids, masks included; T at most `lm.max_length`.
+        positions: n of 0..T-1.
+        temperature: tau > 0.
+
+    Returns:
+        (n, V) float64 on the CPU, multiples of 2^-52; each row sums to 1.
+
+    Raises:
+        ValueError: as `MaskedLM.log2_probs`.
+    """
     lm.check_canvas(canvas)
     if isinstance(lm.network, ExactNetwork) and lm.logits_at is exact_logits:
         return probabilities(lm.log2_law(lm.network.logits(canvas, positions)[0], temperature)).cpu()
-    if isinstance(lm.network, ExactNetwork) or lm.logits_at is not llada_logits or count == 1:
+    if isinstance(lm.network, ExactNetwork) or lm.logits_at is not llada_logits or len(positions) == 1:
         rows = [lm.log2_probs(canvas, position, temperature)[0] for position in positions]
         return probabilities(torch.stack(rows)).cpu()
     with torch_threads(1):
         hidden = lm.network.model(canvas.to(lm.banned.device), use_cache=False).last_hidden_state
-        return probabilities(lm.log2_law(lm.network.lm_head(hidden[0, -count:]), temperature)).cpu()
+        return probabilities(lm.log2_law(lm.network.lm_head(hidden[0, list(positions)]), temperature)).cpu()

@@ -4,7 +4,9 @@
     model.generate(**inputs, logits_processor=[mark], do_sample=False)
 
 The processor takes the place of sampling: it leaves one token at each step, the winner of the keyed race. So
-temperature, top-k and top-p are given here and not to `generate`; the law that is kept is the one after them.
+temperature, top-k and top-p are given here and not to `generate`, and are applied in this order, as `generate` does;
+the law that is kept is the one after them. What other processors do to the scores before is part of that law too.
+Each row of a batch is a text with a nonce of its own, and so is each beam.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,33 +51,58 @@ class CovertWatermark(LogitsProcessor):  # type: ignore[misc]
     ) -> None:
         if not temperature > 0:
             raise ValueError(f"temperature={temperature}: a positive number is needed")
-        letters = as_letters(as_text_tokenizer(tokenizer).strings)
+        text_tokenizer = as_text_tokenizer(tokenizer)
+        letters = as_letters(text_tokenizer.strings)
+        self._endings = text_tokenizer.added
         self._make: Callable[[int], Writer] = lambda row: Writer(
             key, payload, nonce + row, settings or RobustSettings(), letters
         )
         self._temperature, self._top_k, self._top_p = temperature, top_k, top_p
         self._writers: list[Writer] = []
-        self._length = 0
+        self._seen = torch.empty((0, 0), dtype=torch.int64)
+        self._chosen: list[int] = []
+        self._over: list[bool] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Logits of the next token, shape (B, V), with all but one of each row at -inf.
 
+        A text that has ended, whose rows `generate` fills up, is left alone.
+
         Raises:
-            ValueError: a call of `generate` is not the first one: make a new processor, with another nonce.
+            ValueError: a call of `generate` is not the first one: make a new processor, with another nonce. Or
+                `generate` said another token than the mark chose, as when it is forced to.
         """
-        if not self._writers:
+        if self._writers:
+            self._check_taken(input_ids)
+        else:
             self._writers = [self._make(row) for row in range(len(input_ids))]
-        elif len(input_ids) != len(self._writers) or input_ids.shape[1] != self._length + 1:
-            raise ValueError("this mark was used for other texts: make a new CovertWatermark with the next nonce")
-        self._length = input_ids.shape[1]
+            self._over = [False] * len(input_ids)
+        self._seen = input_ids.clone()
         laws = torch.softmax(scores.double() / self._temperature, dim=-1).cpu().numpy()
-        chosen = [
-            writer.choose(truncated(law, self._top_p, self._top_k))
-            for writer, law in zip(self._writers, laws, strict=True)
-        ]
-        marked = torch.full_like(scores, -torch.inf)
-        marked[torch.arange(len(chosen)), torch.tensor(chosen)] = 0.0
+        marked = scores.clone()
+        self._chosen = []
+        for row, writer in enumerate(self._writers):
+            if self._over[row]:
+                self._chosen.append(-1)
+                continue
+            self._chosen.append(writer.choose(truncated(laws[row], self._top_p, self._top_k)))
+            marked[row] = -torch.inf
+            marked[row, self._chosen[row]] = 0.0
         return marked
+
+    def _check_taken(self, input_ids: Tensor) -> None:
+        """Check that the texts are those of the last step, each with the token that was chosen for it."""
+        if len(input_ids) != len(self._writers) or not torch.equal(input_ids[:, :-1], self._seen):
+            raise ValueError("this mark was used for other texts: make a new CovertWatermark with the next nonce")
+        for row, token in enumerate(input_ids[:, -1].tolist()):
+            if self._over[row] or token == self._chosen[row]:
+                continue
+            if token not in self._endings:
+                raise ValueError(
+                    f"generate said token {token} where the mark chose {self._chosen[row]}: let no processor "
+                    "behind the mark change its choice"
+                )
+            self._over[row] = True
 
     @property
     def nonces_used(self) -> int:

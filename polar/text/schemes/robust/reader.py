@@ -17,7 +17,7 @@ from polar.text.schemes.robust.randomness import LANES, Randomness
 from polar.text.schemes.robust.reading.alignment import EDIT_MODELS, align, start_law
 from polar.text.schemes.robust.reading.finding import Found, find_starts, mean_log2, scan
 from polar.text.schemes.robust.reading.likelihood import load_likelihoods
-from polar.text.schemes.robust.reading.payload import QUICK, THOROUGH, read_payload
+from polar.text.schemes.robust.reading.payload import LONG, QUICK, THOROUGH, read_payload
 from polar.text.schemes.robust.reading.places import Place, Stretch
 from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.schemes.robust.tape import SEGMENT
@@ -36,6 +36,9 @@ _BEFORE, _BEHIND = 600, 250
 
 _LONGEST = 1500
 """Words of a text that are read from its beginning."""
+
+_LIKELY = 3.0
+"""log2 of the e-value of a find for which the longest search is worth its time."""
 
 _SPARE = 64
 """Words of the tape beyond the length of the text, for deleted ones."""
@@ -146,13 +149,15 @@ class Receiver:
             return Reading(0.0, 1.0, marked, spans)
         founds: list[Found] = []
         attempts, surest = 0, -math.inf
-        for effort, look in ((QUICK, 0), (QUICK, 1), (THOROUGH, 0), (THOROUGH, 1)):
+        for effort, look in ((QUICK, 0), (QUICK, 1), (THOROUGH, 0), (THOROUGH, 1), (LONG, 0), (LONG, 1)):
             if look == len(founds):
                 founds.append((find_starts, scan)[look](self._randomness, self._tables, words, self.nonces))
             found = founds[look]
             part = _part(words, found)
             text_part = _cut(words, part)
-            for word, _ in found.words:
+            for word, odds in found.words:
+                if effort == LONG and odds < _LIKELY:
+                    continue
                 place, begin = self._place(text_part, found, word)
                 attempt = read_payload(place, begin, effort, self.settings.check_bits)
                 attempts += attempt.compared

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from polar.text.schemes.robust.writer import Writer
 from wm_env.common.arrays import Floats, Ints
+from wm_env.lm.models.marginals import laws_at
 from wm_env.lm.models.masked_lm import MaskedLM
 
 
@@ -94,15 +95,13 @@ def write_confident(lm: MaskedLM, context: Sequence[int], writer: Writer, length
     while len(tokens) < length:
         seen = [*context, *tokens][-(lm.max_length - sampling.block_length) :]
         block = [lm.mask_id] * sampling.block_length
-        for _ in range(sampling.block_length):
+        left = list(range(sampling.block_length))
+        while left:
             canvas = torch.tensor([seen + block])
-            laws = {
-                place: np.exp2(lm.log2_probs(canvas, len(seen) + place, sampling.temperature)[0].cpu().numpy())
-                for place, token in enumerate(block)
-                if token == lm.mask_id
-            }
-            place = max(laws, key=lambda number: (float(laws[number].max()), -number))
-            law = truncated(laws[place], sampling.top_p, sampling.top_k)
+            laws = laws_at(lm, canvas, [len(seen) + place for place in left], sampling.temperature).numpy()
+            surest = int(laws.max(axis=1).argmax())
+            place = left.pop(surest)
+            law = truncated(laws[surest], sampling.top_p, sampling.top_k)
             block[place] = writer.choose_at(law, len(tokens) + place)
         tokens += block
     return tokens[:length]

@@ -15,7 +15,7 @@ from repository import ROOT
 from polar.__main__ import main
 from polar.text import embedding, records
 from polar.text.command_line import commands, output
-from polar.text.command_line.options import read_input
+from polar.text.command_line.options import MOST_PROMPT, read_input
 from polar.text.embedding import embed_with_retries
 from polar.text.framing import BitString, parse_bits
 from polar.text.keys.key import Key, load_key, save_key
@@ -276,14 +276,15 @@ def test_inputs_without_end(run, key, model, tmp_path, monkeypatch):
     endless = tmp_path / "endless"
     with endless.open("wb") as file:
         file.truncate(MOST_BYTES + 1)
-    options, says = ("--key", key, "--model", model), f"has more than {MOST_BYTES:,} bytes, or no end: give less\n"
-    for arguments in (
-        ("embed", *options, "--prompt", "a", "--message-file", endless),
-        ("embed", *options, "--prompt-file", endless, "--message", "x"),
-        ("decode", *options, "--prompt", "a", endless),
-        ("decode", *options, "--prompt-file", endless, key),
+    options = ("--key", key, "--model", model)
+    for most, arguments in (
+        (MOST_BYTES, ("embed", *options, "--prompt", "a", "--message-file", endless)),
+        (MOST_PROMPT, ("embed", *options, "--prompt-file", endless, "--message", "x")),
+        (MOST_BYTES, ("decode", *options, "--prompt", "a", endless)),
+        (MOST_PROMPT, ("decode", *options, "--prompt-file", endless, key)),
     ):
-        assert run(*arguments) == (2, b"", f"error: {endless} {says}")
+        says = f"error: {endless} has more than {most:,} bytes, or no end: give less\n"
+        assert run(*arguments) == (2, b"", says)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"12345")))
     with pytest.raises(ValueError, match="standard input has more than 4 bytes"):
         read_input(Path("-"), 4)

@@ -1,4 +1,4 @@
-"""A layer with int8 products whose other operations are fused: the bits of the eager layer, several times as fast.
+"""A layer with int8 products, fused: the bits of the eager layer, several times as fast.
 
 `start` gives the fused layers of a network where they can run and compute what the eager operations compute; else the
 reason why not. `fused_check` compares every kernel, with the sizes of the steps.
@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from wm_env.lm.models.exact.functions import LOG2_E, float32
+from wm_env.lm.models.exact.products import Product
 from wm_env.lm.models.exact.steps import EagerSteps, Layer
 
 _MOST_POSITIONS = 1 << 15
 """So that int32 holds the sums of the attention."""
-_EAGER_QUERIES = 16
+_QUERIES = 64
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,10 @@ ONE_BY_ONE = {"enable_fp_fusion": False}
 """What the compiler is told: a product and a sum are rounded one after the other."""
 
 
-def launched(kernel: Any, grid: tuple[int, ...], *arguments: Tensor | int, **constants: float) -> None:
-    """Launch a kernel whose operations are rounded one by one."""
-    kernel[grid](*arguments, **constants, **ONE_BY_ONE)
+def launched(kernel: Any, grid: tuple[int, ...], first: Tensor, *arguments: Tensor | int, **constants: float) -> None:
+    """Launch a kernel, whose operations are rounded one by one, where its first argument lives."""
+    with torch.cuda.device_of(first):
+        kernel[grid](first, *arguments, **constants, **ONE_BY_ONE)
 
 
 Launch = Callable[..., None]
@@ -42,10 +44,7 @@ Launch = Callable[..., None]
 
 
 class FusedLayers:
-    """The steps between the products of a network, each a launch of a kernel of `kernels`.
-
-    Operands and sums hold high halves above low ones, (2 M, K) int8 and (2 M, N) int32.
-    """
+    """The steps of a network's layers, each a launch of a kernel of `kernels`."""
 
     def __init__(self, steps: EagerSteps, launch: Launch = launched) -> None:
         from wm_env.lm.models.exact import kernels
@@ -66,11 +65,27 @@ class FusedLayers:
         self._by_row(self._kernels.norm, (h, out.q, out.scale), self._number | self._norm)
         return out
 
-    def added_norm(self, h: Tensor, sums: Tensor, matrix_scale: Tensor, row_scale: Tensor) -> Halves:
-        """h = h + linear, in place, then norm(h)."""
+    def linear(self, x: Halves, matrix: Product, bias: Tensor | None = None) -> Tensor:
+        """linear(W; x, s): (M, N) float32."""
+        rows, (columns, depth) = len(x.q) // 2, matrix.size
+        out = torch.empty((rows, columns), dtype=torch.float32, device=self._device)
+        tiles = _tiles(rows)
+        self._launch(
+            self._kernels.linear,
+            (-(-rows // tiles["ROWS"]) * -(-columns // tiles["COLUMNS"]),),
+            *(x.q, x.scale, matrix.weight, matrix.scale, matrix.scale if bias is None else bias, out),
+            *(rows, columns, depth),
+            **tiles,
+            BIASED=bias is not None,
+            EVEN=depth % tiles["DEPTH"] == 0,
+            TOGETHER=8,
+        )
+        return out
+
+    def added_norm(self, h: Tensor, y: Tensor) -> Halves:
+        """h = h + y, in place, then norm(h)."""
         out = self._empty(len(h), self._shape.width)
-        arguments = (h, sums, matrix_scale, row_scale, out.q, out.scale)
-        self._by_row(self._kernels.added_norm, arguments, self._number | self._norm)
+        self._by_row(self._kernels.added_norm, (h, y, out.q, out.scale), self._number | self._norm)
         return out
 
     def integers(self, x: Tensor) -> Halves:
@@ -79,15 +94,14 @@ class FusedLayers:
         self._by_row(self._kernels.integers, (x, out.q, out.scale), self._number)
         return out
 
-    def gated(self, sums: Tensor, matrix_scale: Tensor, row_scale: Tensor) -> Halves:
-        """The integers of y: sums of gates beside those of ups."""
-        rows, width = len(sums) // 2, self._shape.inner
+    def gated(self, y: Tensor) -> Halves:
+        """The integers of g / (1 + 2^z) u: gates beside ups, (M, 2 inner) float32, which are overwritten."""
+        rows, width = len(y), self._shape.inner
         out = self._empty(rows, width)
-        between = torch.empty((rows, width), dtype=torch.float32, device=self._device)
         self._launch(
             self._kernels.gated,
             (rows,),
-            *(sums, matrix_scale, row_scale, between, out.q, out.scale, rows),
+            *(y, out.q, out.scale, rows),
             **self._number,
             WIDTH=width,
             MINUS_LOG2_E=float32(-LOG2_E),
@@ -96,55 +110,42 @@ class FusedLayers:
         )
         return out
 
-    def turned(
-        self,
-        sums: Tensor,
-        matrix_scale: Tensor,
-        row_scale: Tensor,
-        bias: Tensor | None,
-        tables: tuple[Tensor, Tensor],
-        heads: int,
-        is_query: bool,
-    ) -> Halves:
-        """The integers of queries or keys, the first `heads` of sums; tables of (T, w / 2) for T tokens a canvas."""
-        rows, width, block = len(sums) // 2, self._shape.head_width, min(8, _power(heads))
+    def turned(self, y: Tensor, tables: tuple[Tensor, Tensor], heads: int, is_query: bool) -> Halves:
+        """The integers of queries or keys, the first `heads` of y; tables of (T, w / 2) for T tokens a canvas."""
+        rows, width, block = len(y), self._shape.head_width, min(8, _power(heads))
         out = self._empty(rows, heads * width, heads)
         self._launch(
             self._kernels.turned,
             (rows, -(-heads // block)),
-            *(sums, matrix_scale, row_scale, matrix_scale if bias is None else bias, *tables, out.q, out.scale),
-            *(rows, len(tables[0])),
+            *(y, *tables, out.q, out.scale, rows, len(tables[0])),
             **self._number,
-            COLUMNS=sums.shape[1],
+            COLUMNS=y.shape[1],
             HEADS=heads,
             HALF=width // 2,
             SCORE=self._score if is_query else 1.0,
-            BIASED=bias is not None,
             BLOCK=block,
             num_warps=4,
         )
         return out
 
-    def values(self, sums: Tensor, matrix_scale: Tensor, row_scale: Tensor, bias: Tensor | None, length: int) -> Halves:
-        """The integers of the values, the second half of sums: (2, N, groups w, at least T)."""
-        rows, width = len(sums) // 2, sums.shape[1] // 2
-        sixteens, block = -(-length // 16), min(64, _power(width))
+    def values(self, y: Tensor, length: int) -> Halves:
+        """The integers of the values, the second half of y: (2, N, groups w, at least T)."""
+        canvases, width = len(y) // length, y.shape[1] // 2
+        sixteens, block = -(-length // 16), min(32, _power(width))
         out = Halves(
-            torch.empty((2, rows // length, width, 16 * sixteens), dtype=torch.int8, device=self._device),
-            torch.empty((rows // length, width), dtype=torch.float32, device=self._device),
+            torch.empty((2, canvases, width, 16 * sixteens), dtype=torch.int8, device=self._device),
+            torch.empty((canvases, width), dtype=torch.float32, device=self._device),
         )
         self._launch(
             self._kernels.values,
-            (rows // length, -(-width // block)),
-            *(sums, matrix_scale, row_scale, matrix_scale if bias is None else bias, out.q, out.scale),
-            *(rows, length, sixteens),
+            (canvases, -(-width // block)),
+            *(y, out.q, out.scale, len(y), length, sixteens),
             **self._number,
             COLUMNS=2 * width,
             SKIPPED=width,
             WIDTH=width,
-            BIASED=bias is not None,
             BLOCK=block,
-            TOKENS=32,
+            TOKENS=64,
             num_warps=4,
         )
         return out
@@ -154,20 +155,17 @@ class FusedLayers:
         shape, rows, query_rows = self._shape, len(key.q) // 2, len(query.q) // 2
         wanted = query_rows // (rows // length)
         out = torch.empty((query_rows, shape.heads * shape.head_width), dtype=torch.float32, device=self._device)
-        queries = 16 if wanted <= _EAGER_QUERIES else 64
         self._launch(
             self._kernels.attention,
-            (-(-wanted // queries), shape.heads, rows // length),
+            (-(-wanted // _QUERIES), shape.heads, rows // length),
             *(query.q, query.scale, key.q, key.scale, value.q, value.scale, out),
             *(wanted, length, value.q.shape[-1] // 16, query_rows, rows),
             HEADS=shape.heads,
             GROUPS=shape.groups,
             WIDTH=shape.head_width,
             TOP=self._probability_top,
-            QUERIES=queries,
-            KEYS=64,
-            num_warps=4 if queries == 16 else 8,
-            num_stages=2,
+            QUERIES=_QUERIES,
+            **_keys(length),
         )
         return out
 
@@ -195,19 +193,19 @@ class FusedLayers:
     ) -> tuple[Tensor, Halves]:
         """A layer at `positions`, or at all, from h and norm(h) at all: h and norm(h) after it; overwrites h."""
         shape, length = self._shape, len(tables[0])
-        sums, scales = layer.key_value.halves(x.q), layer.key_value.scale
-        key = self.turned(sums, scales, x.scale, layer.key_value_bias, tables, shape.groups, is_query=False)
-        value = self.values(sums, scales, x.scale, layer.key_value_bias, length)
+        y = self.linear(x, layer.key_value, layer.key_value_bias)
+        key = self.turned(y, tables, shape.groups, is_query=False)
+        value = self.values(y, length)
         if positions is not None:
             at = (torch.arange(count, device=self._device)[:, None] * length + positions).reshape(-1)
             h, x = h[at], Halves(torch.cat((x.q[at], x.q[at + len(h)])), x.scale[at])
             tables = (tables[0][positions], tables[1][positions])
-        sums, scales = layer.query.halves(x.q), layer.query.scale
-        query = self.turned(sums, scales, x.scale, layer.query_bias, tables, shape.heads, is_query=True)
+        y = self.linear(x, layer.query, layer.query_bias)
+        query = self.turned(y, tables, shape.heads, is_query=True)
         a = self.integers(self.attended(query, key, value, length))
-        x = self.added_norm(h, layer.out.halves(a.q), layer.out.scale, a.scale)
-        y = self.gated(layer.gate_up.halves(x.q), layer.gate_up.scale, x.scale)
-        return h, self.added_norm(h, layer.down.halves(y.q), layer.down.scale, y.scale)
+        x = self.added_norm(h, self.linear(a, layer.out))
+        x = self.gated(self.linear(x, layer.gate_up))
+        return h, self.added_norm(h, self.linear(x, layer.down))
 
 
 def is_short(length: int) -> bool:
@@ -218,3 +216,19 @@ def is_short(length: int) -> bool:
 def _power(size: int) -> int:
     """The least power of two of at least `size`, the size of a block of Triton."""
     return 1 << (size - 1).bit_length()
+
+
+def _tiles(rows: int) -> dict[str, int]:
+    """The blocks of a product: small ones where there are few rows, so that every processor has some."""
+    if rows <= 64:
+        return {"ROWS": 64, "COLUMNS": 32, "DEPTH": 128, "num_warps": 4, "num_stages": 5}
+    if rows <= 512:
+        return {"ROWS": 64, "COLUMNS": 128, "DEPTH": 128, "num_warps": 4, "num_stages": 4}
+    return {"ROWS": 128, "COLUMNS": 128, "DEPTH": 128, "num_warps": 8, "num_stages": 3}
+
+
+def _keys(length: int) -> dict[str, int]:
+    """The keys of a block of the attention."""
+    if length <= 64:
+        return {"WHOLE": True, "KEYS": 64, "num_warps": 4, "num_stages": 1}
+    return {"WHOLE": False, "KEYS": 64, "num_warps": 8, "num_stages": 2}

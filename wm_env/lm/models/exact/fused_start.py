@@ -6,23 +6,24 @@ sizes, before it uses one.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
 from wm_env.lm.models.exact.fused import FusedLayers, Halves
-from wm_env.lm.models.exact.products import Kind, operand, whole
-from wm_env.lm.models.exact.quantise import quantise
+from wm_env.lm.models.exact.products import Product, operand
+from wm_env.lm.models.exact.quantise import Matrix, quantise
 from wm_env.lm.models.exact.steps import EagerSteps
 
 _HEAD_WIDTHS = (32, 64, 128, 256)
 
 
-def start(steps: EagerSteps, kind: Kind) -> tuple[FusedLayers | None, str]:
-    """The fused layers of a network with these steps and products, and how it runs: "fused", or why it is eager."""
-    if kind != "int8":
-        return None, f"eager: {kind} products are not fused"
+def start(steps: EagerSteps) -> tuple[FusedLayers | None, str]:
+    """The fused layers of a network with these steps, and how it runs: "fused", or why it is eager."""
+    if steps.kind != "int8":
+        return None, f"eager: {steps.kind} products are not fused"
     if find_spec("triton") is None:
         return None, "eager: Triton is not installed"
     from triton import knobs
@@ -54,49 +55,51 @@ def _comparisons(fused: FusedLayers, steps: EagerSteps) -> Iterator[tuple[str, C
     """The kernels and their comparisons with random and extreme numbers: pairs of tensors that must be equal."""
     shape, device = steps.shape, steps.device
     drawn = _Drawn(device)
-    count, length, wanted, short = 2, 70, 3, 9
-    rows, kv, width = count * short, shape.groups * shape.head_width, shape.head_width
+    count, short, kv, width = 2, 9, shape.groups * shape.head_width, shape.head_width
+    rows = count * short
     tables = (drawn.numbers(short, width // 2), drawn.numbers(short, width // 2))
 
     def pairs(halves: Halves, eager: tuple[Tensor, Tensor]) -> _Pairs:
         return [(halves.q, operand(eager[0], "int8")), (halves.scale, eager[1])]
+
+    def linear(rows: int, depth: int, biased: bool) -> _Pairs:
+        x, scale = drawn.integers(steps.form.top, rows, 1, depth)
+        x = x[:, 0]
+        weight, scales = drawn.integers(steps.form.weight_top, 144, 1, depth)
+        matrix = Product(Matrix(weight[:, 0].to(torch.int8), scales[:, 0]), steps.form, steps.kind, device)
+        bias = drawn.numbers(144) if biased else None
+        ours = fused.linear(Halves(operand(x, "int8"), scale), matrix, bias)
+        return [(ours, steps.linear(matrix, x, scale, bias))]
 
     def norm() -> _Pairs:
         h = drawn.rows(rows, shape.width)
         return pairs(fused.norm(h), steps.norm(h))
 
     def added_norm() -> _Pairs:
-        h, sums, scales, scale = drawn.rows(rows, shape.width), *drawn.sums(rows, shape.width)
-        expected = h + whole(sums).mul_(scales).mul_(scale)
-        ours = fused.added_norm(h, sums, scales, scale)
-        return [*pairs(ours, steps.norm(expected)), (h, expected)]
+        h, y = drawn.rows(rows, shape.width), drawn.rows(rows, shape.width).flip(0)
+        expected = h + y
+        return [*pairs(fused.added_norm(h, y), steps.norm(expected)), (h, expected)]
 
     def integers() -> _Pairs:
         x = drawn.rows(rows, shape.width)
         return pairs(fused.integers(x), steps.integers(x))
 
     def turned(heads: int, columns: int, is_query: bool) -> _Pairs:
-        sums, scales, scale = drawn.sums(rows, columns)
-        bias = drawn.numbers(columns) if shape.biases else None
-        x = whole(sums).mul_(scales).mul_(scale)
-        x = x if bias is None else x.add_(bias)
-        x = x[:, : heads * width].view(count, short, heads, width)
+        y = drawn.rows(rows, columns)
+        x = y[:, : heads * width].view(count, short, heads, width)
         q, most = quantise(steps.turned(x, *(table[:, None] for table in tables)), steps.top)
-        most = steps.stepped(most, is_query)
-        ours = fused.turned(sums, scales, scale, bias, tables, heads, is_query)
-        return pairs(ours, (q.reshape(rows, -1), most.reshape(rows, -1)))
+        eager = q.reshape(rows, -1), steps.stepped(most, is_query).reshape(rows, -1)
+        return pairs(fused.turned(y, tables, heads, is_query), eager)
 
     def values() -> _Pairs:
-        sums, scales, scale = drawn.sums(count * length, 2 * kv)
-        bias = drawn.numbers(2 * kv) if shape.biases else None
-        x = whole(sums).mul_(scales).mul_(scale)
-        x = x if bias is None else x.add_(bias)
-        q, most = quantise(x[:, kv:].view(count, length, kv), steps.top, 1)
-        ours = fused.values(sums, scales, scale, bias, length)
+        length = 70
+        y = drawn.rows(count * length, 2 * kv)
+        q, most = quantise(y[:, kv:].view(count, length, kv), steps.top, 1)
+        ours = fused.values(y, length)
         halves = operand(q.transpose(1, 2).reshape(-1, length), "int8").view(2, count, kv, length)
         return [(ours.q[..., :length], halves), (ours.scale, steps.stepped(most)[:, 0])]
 
-    def attention(queries: int) -> _Pairs:
+    def attention(queries: int, length: int) -> _Pairs:
         q, q_scale = drawn.integers(steps.form.top, count * queries, shape.heads, width)
         k, k_scale = drawn.integers(steps.form.top, count * length, shape.groups, width)
         v, v_scale = drawn.integers(steps.form.top, count * kv, 1, length)
@@ -121,19 +124,21 @@ def _comparisons(fused: FusedLayers, steps: EagerSteps) -> Iterator[tuple[str, C
         return [(ours, eager)]
 
     def gated() -> _Pairs:
-        sums, scales, scale = drawn.sums(rows, 2 * shape.inner)
-        scale.mul_(drawn.spread(rows))
-        y = steps.gated(*whole(sums).mul_(scales).mul_(scale).chunk(2, 1))
-        return pairs(fused.gated(sums, scales, scale), steps.integers(y))
+        y = drawn.rows(rows, 2 * shape.inner)
+        eager = steps.integers(steps.gated(*y.chunk(2, 1)))
+        return pairs(fused.gated(y), eager)
 
+    for depth in sorted({shape.width, shape.inner}):
+        for count_of_rows in (5, 70, 530):
+            yield f"linear of {count_of_rows} x {depth}", partial(linear, count_of_rows, depth, shape.biases)
     yield "norm", norm
     yield "added_norm", added_norm
     yield "integers", integers
-    yield "turned queries", lambda: turned(shape.heads, shape.heads * width, True)
-    yield "turned keys", lambda: turned(shape.groups, 2 * kv, False)
+    yield "turned queries", partial(turned, shape.heads, shape.heads * width, True)
+    yield "turned keys", partial(turned, shape.groups, 2 * kv, False)
     yield "values", values
-    yield "attention", lambda: attention(length)
-    yield "attention of few queries", lambda: attention(wanted)
+    for queries, length in ((3, 21), (70, 130)):
+        yield f"attention over {length}", partial(attention, queries, length)
     yield "gated", gated
 
 
@@ -170,13 +175,3 @@ class _Drawn:
         q[:2] = top
         q[2:4] = -top
         return q.to(self._device), self.numbers(rows, heads).abs_().add_(0.1)
-
-    def sums(self, rows: int, columns: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Halves (2 rows, columns) int32 up to the largest, scales of matrix (columns,) and rows (rows, 1)."""
-        largest = (1 << (5 + torch.randint(0, 26, (2 * rows, 1), generator=self._generator))) - 1
-        halves = torch.rand(2 * rows, columns, dtype=torch.float64, generator=self._generator).mul_(2).sub_(1) * largest
-        halves[0], halves[rows] = 2.0**31 - 1, -(2.0**31)
-        halves[1] = halves[rows + 1] = 0.0
-        scales = torch.rand(columns, generator=self._generator) / 1e3 + 1e-5
-        scale = torch.rand(rows, 1, generator=self._generator) / 1e3 + 1e-7
-        return halves.round_().to(torch.int32).to(self._device), scales.to(self._device), scale.to(self._device)

@@ -1,4 +1,4 @@
-"""What lies between the int8 products, in few passes over memory: Triton kernels whose every step is an eager one.
+"""Int8 products and what lies between them, in few passes over memory: Triton kernels whose every step is an eager one.
 
 A kernel does the operations that `network` names, each rounded on its own, in the same order, and keeps what is between
 them in registers. So its results are the bits of the eager pass:
@@ -9,8 +9,8 @@ them in registers. So its results are the bits of the eager pass:
 * constants of float64 formulas are made by `tl.full`, since Triton takes Python's numbers for float32;
 * sums, whose order is the compiler's, are sums of integers.
 
-Tensors of halves hold high above low, as `products.operand` makes them: (2 M, K) int8 before a product, (2 M, N) int32
-after it. `fused` launches the kernels and compares each with the eager operations before it is used.
+Tensors of halves hold high above low, as `products.operand` makes them: (2 M, K) int8. `fused` launches the kernels,
+`fused_start` compares each with the eager operations before it is used.
 """
 
 import triton
@@ -67,13 +67,44 @@ def _store_halves(out, at, low_at, q, mask):
     tl.store(out + low_at, q.to(tl.int8), mask)
 
 
-@triton.jit
-def _linear(sums, at, low_at, matrix_scale, column, row_scale, mask, mask_column):
-    """(float32(256 high + low) R) s, where s has the shape of a column beside the others, or is one number."""
-    high = tl.load(sums + at, mask, other=0).to(tl.float64)
-    low = tl.load(sums + low_at, mask, other=0).to(tl.float64)
-    whole = (high * 256.0 + low).to(tl.float32)
-    return (whole * tl.load(matrix_scale + column, mask_column, other=0.0)) * row_scale
+@triton.jit(do_not_specialize=["rows"])
+def linear(x, row_scale, weight, matrix_scale, bias, out, rows, N, K, BIASED: tl.constexpr, EVEN: tl.constexpr,
+           ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, TOGETHER: tl.constexpr):  # fmt: skip
+    """linear(W; x, s): halves (2 M, K), scale (M,), W (N, K) int8, R (N,), bias (N,) -> (M, N) float32.
+
+    Both halves of a block of x are multiplied by a block of W while it is at hand; EVEN: DEPTH divides K. Programs that
+    run together share `TOGETHER` blocks of rows, so that what they read is in the cache.
+    """
+    number = tl.program_id(0)
+    blocks = tl.cdiv(N, COLUMNS)
+    first = number // (TOGETHER * blocks) * TOGETHER
+    size = tl.minimum(tl.cdiv(rows, ROWS) - first, TOGETHER)
+    row = (first + (number % (TOGETHER * blocks)) % size) * ROWS + tl.arange(0, ROWS)
+    column = (number % (TOGETHER * blocks)) // size * COLUMNS + tl.arange(0, COLUMNS)
+    lane = tl.arange(0, DEPTH)
+    high_at = x + (row % rows).to(tl.int64)[:, None] * K + lane[None, :]
+    low_at = high_at + rows.to(tl.int64) * K
+    weight_at = weight + (column % N).to(tl.int64)[None, :] * K + lane[:, None]
+    high = tl.zeros((ROWS, COLUMNS), tl.int32)
+    low = tl.zeros((ROWS, COLUMNS), tl.int32)
+    for start in range(0, K, DEPTH):
+        if EVEN:
+            w = tl.load(weight_at + start)
+            high = tl.dot(tl.load(high_at + start), w, high, out_dtype=tl.int32)
+            low = tl.dot(tl.load(low_at + start), w, low, out_dtype=tl.int32)
+        else:
+            inside = lane < K - start
+            w = tl.load(weight_at + start, inside[:, None], other=0)
+            high = tl.dot(tl.load(high_at + start, inside[None, :], other=0), w, high, out_dtype=tl.int32)
+            low = tl.dot(tl.load(low_at + start, inside[None, :], other=0), w, low, out_dtype=tl.int32)
+    inside = column < N
+    whole = (high.to(tl.float64) * 256.0 + low.to(tl.float64)).to(tl.float32)
+    y = whole * tl.load(matrix_scale + column, inside, other=0.0)[None, :]
+    y = y * tl.load(row_scale + row, row < rows, other=0.0)[:, None]
+    if BIASED:
+        y = y + tl.load(bias + column, inside, other=0.0)[None, :]
+    at = row.to(tl.int64)[:, None] * N + column[None, :]
+    tl.store(out + at, y, (row < rows)[:, None] & inside[None, :])
 
 
 @triton.jit
@@ -102,16 +133,14 @@ def norm(h, out, scale, rows, WIDTH: tl.constexpr, TOP: tl.constexpr, STEP: tl.c
 
 
 @triton.jit(do_not_specialize=["rows"])
-def added_norm(h, sums, matrix_scale, row_scale, out, scale, rows, WIDTH: tl.constexpr, TOP: tl.constexpr,
-               STEP: tl.constexpr, INVERSE_WIDTH: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """h = h + linear, in place, then norm(h): sums (2 M, WIDTH) int32 of the product before."""
+def added_norm(h, y, out, scale, rows, WIDTH: tl.constexpr, TOP: tl.constexpr, STEP: tl.constexpr,
+               INVERSE_WIDTH: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """h = h + y, in place, then norm(h)."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     mask = column < WIDTH
     at = row * WIDTH + column
-    low_at = (row + rows) * WIDTH + column
-    y = _linear(sums, at, low_at, matrix_scale, column, tl.load(row_scale + row), mask, mask)
-    x = tl.load(h + at, mask, other=0.0) + y
+    x = tl.load(h + at, mask, other=0.0) + tl.load(y + at, mask, other=0.0)
     tl.store(h + at, x, mask)
     _store_norm(x, out, scale, row, rows, column, mask, WIDTH, TOP, STEP, INVERSE_WIDTH, EPS)
 
@@ -131,27 +160,20 @@ def integers(x, out, scale, rows, WIDTH: tl.constexpr, TOP: tl.constexpr, STEP: 
 
 
 @triton.jit(do_not_specialize=["rows", "length"])
-def turned(sums, matrix_scale, row_scale, bias, cosine, sine, out, scale, rows, length, COLUMNS: tl.constexpr,
-           HEADS: tl.constexpr, HALF: tl.constexpr, TOP: tl.constexpr, STEP: tl.constexpr, SCORE: tl.constexpr,
-           BIASED: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def turned(y, cosine, sine, out, scale, rows, length, COLUMNS: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr,
+           TOP: tl.constexpr, STEP: tl.constexpr, SCORE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """Queries or keys of some heads at a position: turned by the tables, then integers along the width of a head.
 
-    sums (2 M, COLUMNS) int32, whose first HEADS 2 HALF columns are the heads; tables (length, HALF); halves
-    (2 M, HEADS 2 HALF); scale (M, HEADS) is (m 1/T) SCORE.
+    y (M, COLUMNS), whose first HEADS 2 HALF columns are the heads; tables (length, HALF); halves (2 M, HEADS 2 HALF);
+    scale (M, HEADS) is (m 1/T) SCORE.
     """
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     lane = tl.arange(0, HALF)
     column = head[:, None] * (2 * HALF) + lane[None, :]
     mask = (head[:, None] < HEADS) & (lane[None, :] < HALF)
-    s = tl.load(row_scale + row)
-    at = row * COLUMNS + column
-    low_at = (row + rows) * COLUMNS + column
-    a = _linear(sums, at, low_at, matrix_scale, column, s, mask, mask)
-    b = _linear(sums, at + HALF, low_at + HALF, matrix_scale, column + HALF, s, mask, mask)
-    if BIASED:
-        a = a + tl.load(bias + column, mask, other=0.0)
-        b = b + tl.load(bias + column + HALF, mask, other=0.0)
+    a = tl.load(y + row * COLUMNS + column, mask, other=0.0)
+    b = tl.load(y + row * COLUMNS + column + HALF, mask, other=0.0)
     position = (row % length) * HALF + lane
     cos = tl.load(cosine + position)[None, :]
     sin = tl.load(sine + position)[None, :]
@@ -160,58 +182,37 @@ def turned(sums, matrix_scale, row_scale, bias, cosine, sine, out, scale, rows, 
     most = _at_least(tl.maximum(tl.max(tl.abs(first), 1), tl.max(tl.abs(second), 1)), _SMALLEST)
     tl.store(scale + row * HEADS + head, (most * STEP) * SCORE, head < HEADS)
     factor = _factor(most, TOP)[:, None]
-    out_at = row * (HEADS * 2 * HALF) + column
-    out_low = (row + rows) * (HEADS * 2 * HALF) + column
-    _store_halves(out, out_at, out_low, _rounded(first * factor), mask)
-    _store_halves(out, out_at + HALF, out_low + HALF, _rounded(second * factor), mask)
-
-
-@triton.jit
-def _values_at(sums, matrix_scale, row_scale, bias, canvas, token, column, rows, length, COLUMNS: tl.constexpr,
-               SKIPPED: tl.constexpr, WIDTH: tl.constexpr, BIASED: tl.constexpr):  # fmt: skip
-    row = (canvas * length + token).to(tl.int64)
-    mask_row = token < length
-    mask_column = column < WIDTH
-    mask = mask_row[:, None] & mask_column[None, :]
-    at = row[:, None] * COLUMNS + (SKIPPED + column)[None, :]
-    low_at = (row + rows)[:, None] * COLUMNS + (SKIPPED + column)[None, :]
-    s = tl.load(row_scale + row, mask_row, other=0.0)[:, None]
-    v = _linear(sums, at, low_at, matrix_scale, (SKIPPED + column)[None, :], s, mask, mask_column[None, :])
-    if BIASED:
-        v = v + tl.load(bias + SKIPPED + column, mask_column, other=0.0)[None, :]
-        v = tl.where(mask, v, 0.0)
-    return v
+    at = row * (HEADS * 2 * HALF) + column
+    low_at = (row + rows) * (HEADS * 2 * HALF) + column
+    _store_halves(out, at, low_at, _rounded(first * factor), mask)
+    _store_halves(out, at + HALF, low_at + HALF, _rounded(second * factor), mask)
 
 
 @triton.jit(do_not_specialize=["rows", "length", "sixteens"])
-def values(sums, matrix_scale, row_scale, bias, out, scale, rows, length, sixteens, COLUMNS: tl.constexpr,
-           SKIPPED: tl.constexpr, WIDTH: tl.constexpr, TOP: tl.constexpr, STEP: tl.constexpr, BIASED: tl.constexpr,
-           BLOCK: tl.constexpr, TOKENS: tl.constexpr):  # fmt: skip
+def values(y, out, scale, rows, length, sixteens, COLUMNS: tl.constexpr, SKIPPED: tl.constexpr, WIDTH: tl.constexpr,
+           TOP: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.constexpr, TOKENS: tl.constexpr):  # fmt: skip
     """Values of some columns of a canvas: integers along the positions, stored positions last.
 
-    sums (2 M, COLUMNS) int32, of which SKIPPED columns are keys; halves (2, canvases, WIDTH, 16 sixteens), 0 beyond
-    the canvas; scale (canvases, WIDTH) is m 1/T.
+    y (M, COLUMNS), of which SKIPPED columns are keys; halves (2, canvases, WIDTH, 16 sixteens), 0 beyond the canvas;
+    scale (canvases, WIDTH) is m 1/T.
     """
     canvas = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    most = tl.full((BLOCK,), 0.0, tl.float32)
+    inside = (column < WIDTH)[None, :]
+    lane = tl.arange(0, TOKENS)
+    y_at = y + (canvas * length + lane).to(tl.int64)[:, None] * COLUMNS + (SKIPPED + column)[None, :]
+    most = tl.full((BLOCK,), _SMALLEST, tl.float32)
     for start in range(0, length, TOKENS):
-        token = start + tl.arange(0, TOKENS)
-        v = _values_at(sums, matrix_scale, row_scale, bias, canvas, token, column, rows, length, COLUMNS, SKIPPED,
-                       WIDTH, BIASED)  # fmt: skip
+        v = tl.load(y_at + start * COLUMNS, (lane < length - start)[:, None] & inside, other=0.0)
         most = _at_least(tl.max(tl.abs(v), 0), most)
-    most = _at_least(most, _SMALLEST)
     tl.store(scale + canvas * WIDTH + column, most * STEP, column < WIDTH)
     factor = _factor(most, TOP)[None, :]
-    first = (canvas.to(tl.int64) * WIDTH + column) * (sixteens * 16)
-    beside = (rows // length).to(tl.int64) * WIDTH * (sixteens * 16)
+    at = (canvas.to(tl.int64) * WIDTH + column)[None, :] * (sixteens * 16) + lane[:, None]
+    low_at = at + (rows // length).to(tl.int64) * WIDTH * (sixteens * 16)
     for start in range(0, length, TOKENS):
-        token = start + tl.arange(0, TOKENS)
-        v = _values_at(sums, matrix_scale, row_scale, bias, canvas, token, column, rows, length, COLUMNS, SKIPPED,
-                       WIDTH, BIASED)  # fmt: skip
-        at = first[None, :] + token[:, None]
-        mask = (token < sixteens * 16)[:, None] & (column < WIDTH)[None, :]
-        _store_halves(out, at, beside + at, _rounded(v * factor), mask)
+        v = tl.load(y_at + start * COLUMNS, (lane < length - start)[:, None] & inside, other=0.0)
+        mask = (start + lane < sixteens * 16)[:, None] & inside
+        _store_halves(out, at + start, low_at + start, _rounded(v * factor), mask)
 
 
 @triton.jit
@@ -231,13 +232,36 @@ def _scores(q_high, q_low, q_scale, k, k_scale, canvas, group, key, rows, length
     return tl.where(mask[None, :], s, float("-inf"))
 
 
+@triton.jit
+def _weights(s, most, key, length, TOP: tl.constexpr):
+    """The integers p, 0 beyond the canvas."""
+    p = _rounded(_exp2(tl.maximum(s - most[:, None], -60.0)) * TOP)
+    return tl.where((key < length)[None, :], p, 0)
+
+
+@triton.jit
+def _weighted(p, v, column, key, canvases, sixteens, GROUPS: tl.constexpr, WIDTH: tl.constexpr, upper, middle, lower):
+    """Adds p v: sums of products of high halves, of high and low ones, and of low halves."""
+    at = column[None, :] * (sixteens * 16) + key[:, None]
+    stored = (key < sixteens * 16)[:, None]
+    high = tl.load(v + at, stored, other=0)
+    low = tl.load(v + at + canvases.to(tl.int64) * (GROUPS * WIDTH) * (sixteens * 16), stored, other=0)
+    p_high = _high(p)
+    p_low = p.to(tl.int8)
+    upper = tl.dot(p_high, high, upper, out_dtype=tl.int32)
+    middle = tl.dot(p_high, low, middle, out_dtype=tl.int32)
+    middle = tl.dot(p_low, high, middle, out_dtype=tl.int32)
+    return upper, middle, tl.dot(p_low, low, lower, out_dtype=tl.int32)
+
+
 @triton.jit(do_not_specialize=["wanted", "length", "sixteens", "query_rows", "rows"])
 def attention(q, q_scale, k, k_scale, v, v_scale, out, wanted, length, sixteens, query_rows, rows,
-              HEADS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, TOP: tl.constexpr,
+              HEADS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, TOP: tl.constexpr, WHOLE: tl.constexpr,
               QUERIES: tl.constexpr, KEYS: tl.constexpr):  # fmt: skip
     """Some queries of a head of a canvas, at most 2^15 keys: the halves of `turned` and `values` -> A (M, HEADS WIDTH).
 
-    Once over the keys for the largest S of a row, once more for the sums of p and p v.
+    WHOLE: the keys of a canvas are one block. Else once over the keys for the largest S of a row, once more for the
+    sums of p and p v.
     """
     head = tl.program_id(1)
     canvas = tl.program_id(2)
@@ -250,65 +274,60 @@ def attention(q, q_scale, k, k_scale, v, v_scale, out, wanted, length, sixteens,
     q_high = tl.load(q + at, mask[:, None], other=0)
     q_low = tl.load(q + at + query_rows.to(tl.int64) * (HEADS * WIDTH), mask[:, None], other=0)
     scale = tl.load(q_scale + row * HEADS + head, mask, other=0.0)
-    most = tl.full((QUERIES,), float("-inf"), tl.float32)
-    for start in range(0, length, KEYS):
-        key = start + tl.arange(0, KEYS)
-        s = _scores(q_high, q_low, scale, k, k_scale, canvas, group, key, rows, length, GROUPS, WIDTH)
-        most = tl.maximum(most, tl.max(s, 1))
-    total = tl.zeros((QUERIES,), tl.int32)
+    column = (canvas.to(tl.int64) * GROUPS + group) * WIDTH + lane
+    canvases = rows // length
     upper = tl.zeros((QUERIES, WIDTH), tl.int32)
     middle = tl.zeros((QUERIES, WIDTH), tl.int32)
     lower = tl.zeros((QUERIES, WIDTH), tl.int32)
-    column = (canvas.to(tl.int64) * GROUPS + group) * WIDTH + lane
-    beside = (rows // length).to(tl.int64) * (GROUPS * WIDTH) * (sixteens * 16)
-    for start in range(0, length, KEYS):
-        key = start + tl.arange(0, KEYS)
+    if WHOLE:
+        key = tl.arange(0, KEYS)
         s = _scores(q_high, q_low, scale, k, k_scale, canvas, group, key, rows, length, GROUPS, WIDTH)
-        p = _rounded(_exp2(tl.maximum(s - most[:, None], -60.0)) * TOP)
-        p = tl.where((key < length)[None, :], p, 0)
-        total += tl.sum(p, 1)
-        p_high = _high(p)
-        p_low = p.to(tl.int8)
-        v_at = column[None, :] * (sixteens * 16) + key[:, None]
-        stored = (key < sixteens * 16)[:, None]
-        v_high = tl.load(v + v_at, stored, other=0)
-        v_low = tl.load(v + beside + v_at, stored, other=0)
-        upper = tl.dot(p_high, v_high, upper, out_dtype=tl.int32)
-        middle = tl.dot(p_high, v_low, middle, out_dtype=tl.int32)
-        middle = tl.dot(p_low, v_high, middle, out_dtype=tl.int32)
-        lower = tl.dot(p_low, v_low, lower, out_dtype=tl.int32)
+        p = _weights(s, tl.max(s, 1), key, length, TOP)
+        total = tl.sum(p, 1)
+        upper, middle, lower = _weighted(p, v, column, key, canvases, sixteens, GROUPS, WIDTH, upper, middle, lower)
+    else:
+        most = tl.full((QUERIES,), float("-inf"), tl.float32)
+        for start in range(0, length, KEYS):
+            key = start + tl.arange(0, KEYS)
+            s = _scores(q_high, q_low, scale, k, k_scale, canvas, group, key, rows, length, GROUPS, WIDTH)
+            most = tl.maximum(most, tl.max(s, 1))
+        total = tl.zeros((QUERIES,), tl.int32)
+        for start in range(0, length, KEYS):
+            key = start + tl.arange(0, KEYS)
+            s = _scores(q_high, q_low, scale, k, k_scale, canvas, group, key, rows, length, GROUPS, WIDTH)
+            p = _weights(s, most, key, length, TOP)
+            total += tl.sum(p, 1)
+            upper, middle, lower = _weighted(p, v, column, key, canvases, sixteens, GROUPS, WIDTH, upper, middle, lower)
     whole = (upper.to(tl.float64) * 256.0 + middle.to(tl.float64)) * 256.0 + lower.to(tl.float64)
     y = (whole / total.to(tl.float64)[:, None]).to(tl.float32) * tl.load(v_scale + column)[None, :]
     tl.store(out + at, y, mask[:, None])
 
 
 @triton.jit(do_not_specialize=["rows"])
-def gated(sums, matrix_scale, row_scale, between, out, scale, rows, WIDTH: tl.constexpr, TOP: tl.constexpr,
-          STEP: tl.constexpr, MINUS_LOG2_E: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """y = (g / (1 + 2^z)) u of a row, then its integers.
+def gated(y, out, scale, rows, WIDTH: tl.constexpr, TOP: tl.constexpr, STEP: tl.constexpr,
+          MINUS_LOG2_E: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """The gate of a row, g / (1 + 2^z) u, and its integers: y (M, 2 WIDTH), gates before ups -> halves (2 M, WIDTH).
 
-    sums (2 M, 2 WIDTH) int32, gates before ups; `between` (M, WIDTH) float32 takes y; halves (2 M, WIDTH).
+    The results take the place of the gates in y.
     """
     row = tl.program_id(0).to(tl.int64)
-    s = tl.load(row_scale + row)
+    lane = tl.arange(0, BLOCK)
+    at = y + row * (2 * WIDTH) + lane
     most = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, WIDTH, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        mask = column < WIDTH
-        at = row * (2 * WIDTH) + column
-        low_at = (row + rows) * (2 * WIDTH) + column
-        g = _linear(sums, at, low_at, matrix_scale, column, s, mask, mask)
-        u = _linear(sums, at + WIDTH, low_at + WIDTH, matrix_scale, column + WIDTH, s, mask, mask)
+        mask = lane < WIDTH - start
+        g = tl.load(at + start, mask, other=0.0)
+        u = tl.load(at + start + WIDTH, mask, other=0.0)
         z = tl.minimum(tl.maximum(g * MINUS_LOG2_E, -64.0), 64.0)
-        y = tl.div_rn(g, _exp2(z) + 1.0) * u
-        tl.store(between + row * WIDTH + column, y, mask)
-        most = _at_least(tl.abs(y), most)
+        result = tl.div_rn(g, _exp2(z) + 1.0) * u
+        tl.store(at + start, result, mask)
+        most = _at_least(tl.abs(result), most)
     largest = _at_least(tl.max(most, 0), _SMALLEST)
     tl.store(scale + row, largest * STEP)
     factor = _factor(largest, TOP)
     tl.debug_barrier()  # another thread may have stored what this one loads
     for start in range(0, WIDTH, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        mask = column < WIDTH
-        y = tl.load(between + row * WIDTH + column, mask, other=0.0)
-        _store_halves(out, row * WIDTH + column, (row + rows) * WIDTH + column, _rounded(y * factor), mask)
+        mask = lane < WIDTH - start
+        q = _rounded(tl.load(at + start, mask, other=0.0) * factor)
+        column = start + lane
+        _store_halves(out, row * WIDTH + column, (row + rows) * WIDTH + column, q, mask)

@@ -116,8 +116,8 @@ class ExactNetwork:
         self._embedding = product(("model.embed_tokens.weight", None))
         self._head = self._embedding if shape.tied else product(("lm_head.weight", None))
         self._gain = source.vector("model.norm.weight").to(self.device)
-        self._steps = EagerSteps(shape, form, self.device)
-        self._fused, self.fusion = start(self._steps, self.kind) if fuse else (None, "eager")
+        self._steps = EagerSteps(shape, form, self.kind, self.device)
+        self._fused, self.fusion = start(self._steps) if fuse else (None, "eager")
 
     @property
     def nbytes(self) -> int:
@@ -170,21 +170,17 @@ class ExactNetwork:
         """A layer's output at `positions`, or at all, from its input at all: (N * T, d) -> (N * P, d)."""
         length, width, groups = len(cosine), self.shape.head_width, self.shape.groups
         x, scale = self._steps.norm(h)
-        key_value = self._linear(layer.key_value, x, scale, layer.key_value_bias)
+        key_value = self._steps.linear(layer.key_value, x, scale, layer.key_value_bias)
         key, value = key_value.view(count, length, 2 * groups, width).chunk(2, 2)
         key = self._steps.turned(key, cosine, sine)
         if positions is not None:
             at = (torch.arange(count, device=self.device)[:, None] * length + positions).reshape(-1)
             x, scale, h, cosine, sine = x[at], scale[at], h[at], cosine[positions], sine[positions]
-        query = self._linear(layer.query, x, scale, layer.query_bias).view(count, len(cosine), -1, width)
+        query = self._steps.linear(layer.query, x, scale, layer.query_bias).view(count, len(cosine), -1, width)
         attended = self._steps.attend(self._steps.turned(query, cosine, sine), key, value)
-        h = h.add_(self._linear(layer.out, *self._steps.integers(attended)))
-        y = self._steps.gated(*self._linear(layer.gate_up, *self._steps.norm(h)).chunk(2, 1))
-        return h.add_(self._linear(layer.down, *self._steps.integers(y)))
-
-    def _linear(self, product: Product, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
-        y = product(operand(x, self.kind)).mul_(product.scale).mul_(scale)
-        return y if bias is None else y.add_(bias)
+        h = h.add_(self._steps.linear(layer.out, *self._steps.integers(attended)))
+        y = self._steps.gated(*self._steps.linear(layer.gate_up, *self._steps.norm(h)).chunk(2, 1))
+        return h.add_(self._steps.linear(layer.down, *self._steps.integers(y)))
 
     def _at_head(self, h: Tensor) -> Tensor:
         """(M, d) -> (M, V) float64."""

@@ -69,6 +69,11 @@ class Product:
         """Memory of the matrix."""
         return self._weight.nbytes + self.scale.nbytes
 
+    @property
+    def weight(self) -> Tensor:
+        """(N, K) integers, in the format that the kind multiplies."""
+        return self._weight.t()
+
     def rows(self, ids: Tensor) -> Tensor:
         """(M,) ids -> (M, K) float32: q scale, the embeddings if this is the matrix of the head."""
         return self._weight.t()[ids].to(torch.float32).mul_(self.scale[ids, None])

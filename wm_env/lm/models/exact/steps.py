@@ -1,4 +1,4 @@
-"""What lies between the matrix products of a pass, eagerly: one IEEE operation a kernel, as `network` specifies it."""
+"""The steps of a pass, eagerly: one IEEE operation a kernel, as `network` specifies them."""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from wm_env.lm.models.exact.functions import LOG2_E, exp2_float32_, float32, sqrt
-from wm_env.lm.models.exact.products import Product
+from wm_env.lm.models.exact.products import Kind, Product, operand
 from wm_env.lm.models.exact.quantise import Form, quantise
 from wm_env.lm.models.exact.weights import Shape
 
@@ -26,21 +26,27 @@ class Layer:
 
 
 class EagerSteps:
-    """The operations between the products of a network of some shape and number format.
+    """The steps of a network of some shape and number format.
 
     Attributes:
         shape: the sizes of the network.
         form: its number format.
+        kind: how its products are computed.
         device: where it lives.
         top: T, float32.
     """
 
-    def __init__(self, shape: Shape, form: Form, device: torch.device) -> None:
-        self.shape, self.form, self.device = shape, form, device
+    def __init__(self, shape: Shape, form: Form, kind: Kind, device: torch.device) -> None:
+        self.shape, self.form, self.kind, self.device = shape, form, kind, device
         self.top = torch.tensor(float(form.top), device=device)
         self._step = float32(1 / form.top)
         self._score = float32(LOG2_E / math.sqrt(shape.head_width))
         self._ones = torch.ones((), dtype=torch.float64, device=device)
+
+    def linear(self, product: Product, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
+        """linear(W; x, s): integers (M, K) in float32 -> (M, N)."""
+        y = product(operand(x, self.kind)).mul_(product.scale).mul_(scale)
+        return y if bias is None else y.add_(bias)
 
     def gated(self, gate: Tensor, up: Tensor) -> Tensor:
         """y = (g / (1 + 2^z)) u."""

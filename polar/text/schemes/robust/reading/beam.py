@@ -2,14 +2,15 @@
 
 A token of level t is a pseudo-random function of the first t bits, so the code is a random tree code: no structure, no
 constraint length, and a likelihood for every token whatever the tree's depth. Bit by bit, every surviving beginning is
-extended by 0 and by 1, the tokens of that level give their evidence, and the best `width` beginnings go on.
+extended by 0 and by 1, the tokens of that level give their evidence, and the best `width` beginnings go on. The last
+bit is left to the check, which depends on it as well.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from polar.text.schemes.robust.randomness import NO_BITS, Words
+from polar.text.schemes.robust.randomness import NO_BITS, Randomness, Words
 from polar.text.schemes.robust.reading.alignment import Alignment
 from polar.text.schemes.robust.reading.places import Pairs, Place, pairs_of, weights_of
 from polar.text.schemes.robust.tape import SLOTS
@@ -45,12 +46,12 @@ class Votes:
         return slice(start, stop), self.first[places.start : places.stop] - start
 
 
-def votes_of(place: Place, alignment: Alignment, top_level: int) -> Votes:
-    """The pairs at levels 1 to `top_level` that are worth asking for."""
+def votes_of(place: Place, alignment: Alignment) -> Votes:
+    """The pairs above level 0 that are worth asking for."""
     pairs = pairs_of(place.text, alignment.known + alignment.unknown > _LEAST)
     weight, level = weights_of(alignment, place.text, pairs), place.levels(pairs)
     pairs, weight, level = (
-        pairs.at(kept := (weight > _LEAST) & (level > 0) & (level <= top_level)),
+        pairs.at(kept := (weight > _LEAST) & (level > 0)),
         weight[kept],
         level[kept],
     )
@@ -60,32 +61,39 @@ def votes_of(place: Place, alignment: Alignment, top_level: int) -> Votes:
 
 
 @dataclass(frozen=True)
-class Candidates:
-    """Payloads, best first.
+class Beginnings:
+    """Payloads but for their last bit, best first.
 
     Attributes:
-        bits: shape (count, K).
+        bits: shape (count, K - 1).
+        digests: of the bits, shape (count,).
         log2_evidence: evidence of the pairs for each, in bits, shape (count,).
     """
 
     bits: Ints
+    digests: Words
     log2_evidence: Floats
 
 
-def search(place: Place, votes: Votes, width: int, count: int) -> Candidates:
-    """The `count` best payloads that a beam of `width` beginnings leads to."""
-    payload_bits = place.stretch.payload_bits
+def search(place: Place, votes: Votes, width: int) -> Beginnings:
+    """The beginnings of payloads that a beam of `width` of them leads to."""
+    last = place.stretch.payload_bits - 1
     digests, scores = NO_BITS, np.zeros(1)
     parents: list[Ints] = []
-    bounds = np.searchsorted(votes.level[votes.first], np.arange(1, payload_bits + 2))
-    for level in range(1, payload_bits + 1):
-        digests = np.concatenate([place.randomness.extend(digests, bit) for bit in (0, 1)])
+    bounds = np.searchsorted(votes.level[votes.first], np.arange(1, last + 2))
+    for level in range(1, last + 1):
+        digests = both(place.randomness, digests)
         scores = np.tile(scores, 2) + log2_votes(place, votes, range(bounds[level - 1], bounds[level]), digests)
         best = np.arange(len(scores)) if len(scores) <= width else np.sort(np.argpartition(-scores, width)[:width])
         digests, scores = digests[best], scores[best]
         parents.append(best)
-    order = np.argsort(-scores, kind="stable")[:count]
-    return Candidates(_trace(parents, order), scores[order])
+    order = np.argsort(-scores, kind="stable")
+    return Beginnings(_trace(parents, order), digests[order], scores[order])
+
+
+def both(randomness: Randomness, digests: Words) -> Words:
+    """The digests with one more bit: first all with 0, then all with 1."""
+    return np.concatenate([randomness.extend(digests, bit) for bit in (0, 1)])
 
 
 def log2_votes(place: Place, votes: Votes, places: range, digests: Words) -> Floats:

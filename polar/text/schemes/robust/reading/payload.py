@@ -1,9 +1,10 @@
 """The payload of a text of which it is known where on the tape it may stand.
 
-The check. Places of level K + 1 are not looked at until there are candidates. The factor by which they then raise a
-candidate's e-value has a mean of at most 1 if that payload was not sent, whatever the text is: so a candidate that was
-not sent reaches 2^c with probability at most 2^-c (Markov's inequality), as a check value of c bits would let it pass.
-Every candidate that is compared counts as an attempt.
+The check. Tokens at places of the levels K and K + 1 depend on the whole payload. These places are not looked at until
+there are candidates, all payloads that begin as the search over the first K - 1 bits says. The factor by which they
+then raise a candidate's e-value has a mean of at most 1 if that payload was not sent, whatever the text is: so a
+candidate that was not sent reaches 2^c with probability at most 2^-c (Markov's inequality), as a check value of c bits
+would let it pass. Every candidate counts as an attempt, again for each alignment.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import numpy as np
 
 from polar.text.schemes.robust.randomness import Words
 from polar.text.schemes.robust.reading.alignment import EDIT_MODELS, Alignment, EditModel, Ratios, align, evidence
-from polar.text.schemes.robust.reading.beam import Candidates, log2_votes, search, votes_of
+from polar.text.schemes.robust.reading.beam import Beginnings, Votes, both, log2_votes, search, votes_of
 from polar.text.schemes.robust.reading.likelihood import Singles
 from polar.text.schemes.robust.reading.places import Field, Pairs, Place, near_path, pairs_of
 from wm_env.common.arrays import Floats, Ints
@@ -20,7 +21,7 @@ from wm_env.common.arrays import Floats, Ints
 _REACH = 12
 """Words on both sides of the likeliest alignment where places are looked at."""
 
-_PROMISE = 8.0
+_PROMISE = 12.0
 """Bits that a candidate shows at check places along one alignment before its check is computed over all."""
 
 _MIXED = 4
@@ -33,19 +34,18 @@ class Effort:
 
     Attributes:
         models: edit models that are compared.
-        width: beginnings of payloads that the beam keeps.
-        candidates: payloads whose check is compared.
+        width: beginnings of payloads that the beam keeps; each has two candidates.
         rounds: alignments, each with what the last one read.
     """
 
     models: tuple[EditModel, ...]
     width: int
-    candidates: int
     rounds: int
 
 
-QUICK = Effort(EDIT_MODELS[:1], 256, 64, 1)
-THOROUGH = Effort(EDIT_MODELS, 2048, 256, 4)
+QUICK = Effort(EDIT_MODELS[:1], 256, 1)
+THOROUGH = Effort(EDIT_MODELS, 2048, 4)
+LONG = Effort(EDIT_MODELS, 16384, 2)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Attempt:
         alignment: the last one.
         payload: the bits; None if no candidate passed the check.
         check_log2: evidence of the best check, in bits.
-        compared: candidates whose check was compared.
+        compared: candidates.
     """
 
     alignment: Alignment
@@ -74,27 +74,26 @@ def read_payload(place: Place, begin: Floats, effort: Effort, check_bits: int) -
         effort: how hard to try.
         check_bits: evidence that a candidate needs.
     """
-    payload_bits = place.stretch.payload_bits
     pilots = place.pilots()
-    ratios, compared, best = pilots.ratios(), set[bytes](), 0.0
+    ratios, compared, best = pilots.ratios(), 0, 0.0
     for _ in range(effort.rounds):
         alignment = align(ratios, _likeliest(effort.models, ratios, begin), begin)
         pairs = pairs_of(place.text, near_path(alignment, _REACH))
         level = place.levels(pairs)
-        middle = pairs.at((level > 0) & (level <= payload_bits))
-        found = search(place, votes_of(place, alignment, payload_bits), effort.width, effort.candidates)
-        fresh = np.array([bits.tobytes() not in compared for bits in found.bits])
-        compared |= {bits.tobytes() for bits in found.bits}
-        bits = _promising(place, alignment, found.bits[fresh])
+        middle = pairs.at((level > 0) & (level < place.stretch.payload_bits))
+        votes = votes_of(place, alignment)
+        found = search(place, votes, effort.width)
+        compared += 2 * len(found.bits)
+        bits = _promising(place, votes, found)
         if bits is not None:
             digests = place.randomness.digests(bits.tolist())
             field = pilots.put(middle, place.ratios(middle, digests[place.levels(middle)]))
             alignment, gain = _check(place, field, digests[-1], effort, begin)
             best = max(best, gain)
             if gain >= check_bits:
-                return Attempt(alignment, tuple(bits.tolist()), gain, len(compared))
+                return Attempt(alignment, tuple(bits.tolist()), gain, compared)
         ratios = pilots.put(middle, _expected(place, middle, found)).ratios()
-    return Attempt(alignment, None, best, len(compared))
+    return Attempt(alignment, None, best, compared)
 
 
 def _likeliest(models: tuple[EditModel, ...], ratios: Ratios, begin: Floats) -> EditModel:
@@ -103,15 +102,17 @@ def _likeliest(models: tuple[EditModel, ...], ratios: Ratios, begin: Floats) -> 
     return max(models, key=lambda model: evidence(ratios, model, begin))
 
 
-def _promising(place: Place, alignment: Alignment, bits: Ints) -> Ints | None:
+def _promising(place: Place, votes: Votes, found: Beginnings) -> Ints | None:
     """The payload with most evidence at the check places of one alignment, if that is worth a closer look."""
-    top = place.stretch.payload_bits + 1
-    votes = votes_of(place, alignment, top)
-    places = range(int(np.searchsorted(votes.level[votes.first], top)), len(votes.first))
-    if not len(bits) or not len(places):
+    places = range(int(np.searchsorted(votes.level[votes.first], place.stretch.payload_bits)), len(votes.first))
+    if not len(places):
         return None
-    gains = log2_votes(place, votes, places, place.randomness.whole_digests(bits))
-    return bits[gains.argmax()] if gains.max() >= _PROMISE else None
+    gains = log2_votes(place, votes, places, both(place.randomness, found.digests))
+    number = int(gains.argmax())
+    if gains[number] < _PROMISE:
+        return None
+    bit, beginning = divmod(number, len(found.bits))
+    return np.append(found.bits[beginning], bit)
 
 
 def _check(place: Place, field: Field, digest: np.uint64, effort: Effort, begin: Floats) -> tuple[Alignment, float]:
@@ -123,13 +124,13 @@ def _check(place: Place, field: Field, digest: np.uint64, effort: Effort, begin:
     model = _likeliest(effort.models, ratios, begin)
     before = align(ratios, model, begin)
     pairs = pairs_of(place.text, near_path(before, _REACH))
-    pairs = pairs.at(place.levels(pairs) == place.stretch.payload_bits + 1)
+    pairs = pairs.at(place.levels(pairs) >= place.stretch.payload_bits)
     after = align(field.put(pairs, place.ratios(pairs, np.array([digest]).reshape(()))).ratios(), model, begin)
     return after, after.log2_evidence - before.log2_evidence
 
 
-def _expected(place: Place, pairs: Pairs, found: Candidates) -> Singles:
-    """The mean ratio of pairs of levels 1 to K over the likeliest payloads."""
+def _expected(place: Place, pairs: Pairs, found: Beginnings) -> Singles:
+    """The mean ratio of pairs of levels 1 to K - 1 over the likeliest beginnings."""
     scores = found.log2_evidence[:_MIXED]
     weight = np.exp2(np.maximum((scores - scores[0]) / 2, -30))
     level = place.levels(pairs)

@@ -1,15 +1,21 @@
+from functools import lru_cache
+
 import numpy as np
 import pytest
 import torch
-from word_texts import letters, mini_tokenizer, toy_law, write_words
+from scipy.stats import chisquare
+from serving import MERGES, TOKENS
+from tiny_lm import write_lm
+from word_texts import letters
 
 from polar.text.keys.key import Key
-from polar.text.schemes.robust.processor import CovertWatermark
 from polar.text.schemes.robust.reader import Receiver
 from polar.text.schemes.robust.sampling import Sampling, truncated, write_confident, write_forward
 from polar.text.schemes.robust.settings import RobustSettings
+from polar.text.schemes.robust.words import as_letters
 from polar.text.schemes.robust.writer import Writer
 from wm_env.lm.models.load import load_lm
+from wm_env.lm.models.marginals import laws_at
 
 KEY = Key(bytes(range(32)))
 PAYLOAD = [1, 0, 0, 1] * 8
@@ -59,39 +65,47 @@ def test_the_most_confident_place_comes_first(mini):
     assert mini.mask_id not in tokens
 
 
-def test_the_processor_writes_what_the_writer_does():
-    rng = np.random.default_rng(0)
-    mark = CovertWatermark(KEY, PAYLOAD, 4, mini_tokenizer())
-    ids = torch.zeros((1, 3), dtype=torch.int64)
-    for _ in range(100):
-        scores = mark(ids, torch.log(torch.tensor(toy_law(rng)))[None])
-        assert scores.isfinite().sum() == 1
-        ids = torch.cat([ids, scores.argmax(dim=1, keepdim=True)], dim=1)
-    text = "".join(letters()[token] for token in ids[0, 3:].tolist())
-    assert text == write_words(KEY, PAYLOAD, 4, 100)
-    assert mark.nonces_used == 1
-    assert Receiver(KEY, mini_tokenizer(), nonces=range(8)).decode(text).payload == tuple(PAYLOAD)
-    with pytest.raises(ValueError, match="make a new CovertWatermark"):
-        mark(ids[:, :5], scores)
+def test_the_law_of_the_most_confident_first_is_kept(tmp_path, monkeypatch):
+    """Over nonces the blocks of two tokens have the law that passes over all orders give."""
+    lm = load_lm(write_lm(tmp_path / "lm", scale=0.6))
+    sampling = Sampling(temperature=1.0, top_k=3, block_length=2)
+    context = [0, 1, 2]
 
+    def law_at(block, place):
+        law = np.exp2(lm.log2_probs(torch.tensor([context + block]), 3 + place, 1.0)[0].numpy())
+        return {token: law[token] for token in np.argsort(-law)[:3].tolist()}
 
-def test_generate_of_transformers():
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=8192, n_positions=64, n_embd=16, n_layer=1, n_head=2)).eval()
-    mark = CovertWatermark(KEY, PAYLOAD, 0, mini_tokenizer(), temperature=0.9, top_k=50, top_p=0.9)
-    inputs = torch.tensor([[5, 6, 7], [8, 9, 10]])
-    output = model.generate(
-        inputs,
-        attention_mask=torch.ones_like(inputs),
-        logits_processor=[mark],
-        do_sample=False,
-        max_new_tokens=10,
-        pad_token_id=0,
-        eos_token_id=None,
+    expected = {}
+    laws = [law_at([lm.mask_id] * 2, place) for place in (0, 1)]
+    first = int(max(laws[1].values()) > max(laws[0].values()))
+    for token, mass in laws[first].items():
+        block = [lm.mask_id] * 2
+        block[first] = token
+        for other, share in law_at(block, 1 - first).items():
+            pair = (token, other) if first == 0 else (other, token)
+            expected[pair] = mass / sum(laws[first].values()) * share / sum(law_at(block, 1 - first).values())
+    strings = as_letters(lm.text_tokenizer.strings)
+    robust = RobustSettings(clock="tokens")
+    counts = dict.fromkeys(expected, 0)
+    laws_of = lru_cache(lambda canvas, positions: laws_at(lm, torch.tensor(canvas), positions, 1.0))
+    monkeypatch.setattr(
+        "polar.text.schemes.robust.sampling.laws_at",
+        lambda lm, canvas, positions, temperature: laws_of(tuple(map(tuple, canvas.tolist())), tuple(positions)),
     )
-    assert output.shape == (2, 13)
-    assert mark.nonces_used == 2
-    law = torch.softmax(model(output[:1, :-1]).logits[0, -1].double() / 0.9, dim=-1).detach().numpy()
-    assert truncated(law, 0.9, 50)[output[0, -1]] > 0
+    for nonce in range(1200):
+        writer = Writer(KEY, PAYLOAD, nonce, robust, strings)
+        counts[tuple(write_confident(lm, context, writer, 2, sampling))] += 1
+    assert sum(expected.values()) == pytest.approx(1.0)
+    assert chisquare(list(counts.values()), [1200 * expected[pair] for pair in counts]).pvalue > 1e-4
+
+
+def test_a_text_with_the_most_confident_places_first_is_read(tmp_path):
+    lm = load_lm(write_lm(tmp_path / "lm", TOKENS, MERGES, scale=0.2))
+    robust = RobustSettings(payload_bits=8, clock="tokens")
+    writer = Writer(KEY, PAYLOAD[:8], 1, robust, as_letters(lm.text_tokenizer.strings))
+    tokens = write_confident(lm, [0, 1, 2], writer, 160, Sampling(block_length=4))
+    text = lm.text_tokenizer.strings
+    found = Receiver(KEY, lm.text_tokenizer, robust, range(4)).decode(
+        b"".join(text[token] for token in tokens).decode()
+    )
+    assert (found.payload, found.nonce) == (tuple(PAYLOAD[:8]), 1)
