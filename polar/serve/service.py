@@ -18,7 +18,7 @@ from polar.serve.messages import PlainRequest, Status
 from polar.serve.options import ServeLimits
 from polar.serve.reading import ReaderSetup
 from polar.serve.writing import TextWriter
-from polar.text.progress import Report
+from wm_env.common.progress import Report
 
 _LATE = 10.0
 """Seconds over its limit that a text may be late, as when another program holds the ledger."""

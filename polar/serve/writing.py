@@ -12,13 +12,13 @@ from polar.text.framing import BitString, Message, parse_bits
 from polar.text.keys.derivation import message_keys, text_hash
 from polar.text.keys.key import Key, new_key
 from polar.text.keys.ledger import open_ledger
-from polar.text.progress import Report
 from polar.text.scheme import Writing
 from polar.text.schemes.robust import Robust
 from polar.text.schemes.robust.messages import message_of, payload_of
 from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.settings import LawSettings, Limits, Settings
 from polar.text.vocabulary import Vocabulary
+from wm_env.common.progress import Report
 from wm_env.lm.models.masked_lm import MaskedLM
 
 
