@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from wm_env.common.files import encoded, first_line, read_text
+from wm_env.common.json_values import entry
 
 
 class TextTokenizer:
@@ -35,7 +36,9 @@ class TextTokenizer:
         self.whole = serialised
         try:
             values: dict[str, Any] = json.loads(serialised)
-            self.added = frozenset(int(token["id"]) for token in values.get("added_tokens") or ())
+            self.added = frozenset(
+                entry(token, "id", int, "added_tokens") for token in values.get("added_tokens") or ()
+            )
             model: dict[str, Any] = values["model"]
             if model.get("dropout"):
                 raise ValueError(

@@ -100,6 +100,8 @@ def test_texts_of_allowed_tokens_are_their_own_form(tokens):
         ("é".encode(), "é"),
         ("é".encode("utf-8-sig"), "é"),
         ("é".encode("utf-16"), "é"),
+        ("é".encode("utf-32"), "é"),
+        (b"\x00\x00\xfe\xff" + "é".encode("utf-32-be"), "é"),
         (b"\xfe\xff" + "é".encode("utf-16-be"), "é"),
         (b"\xff", None),
         (b"\xff\xfea", None),
