@@ -20,7 +20,7 @@ with quitting_on_interrupt(__name__):
     import numpy as np
     import torch
     from scipy.optimize import linprog
-    from scipy.sparse import coo_array
+    from scipy.sparse import csr_array
 
     from wm_env.common.arguments import parse
     from wm_env.common.arrays import Floats, Ints
@@ -125,14 +125,16 @@ def _shares(state_probs: Floats, words: int, choices: int) -> Floats:
     return shares
 
 
-def _most(worth: Floats, upper: coo_array, bounds: Floats, equal: coo_array, totals: Floats) -> float:
+def _most(worth: Floats, upper: csr_array, bounds: Floats, equal: csr_array, totals: Floats) -> float:
     """The value of a linear programme in nonnegative variables."""
-    return -float(linprog(-worth, A_ub=cast(Any, upper), b_ub=bounds, A_eq=cast(Any, equal), b_eq=totals).fun)
+    least = linprog(-worth, A_ub=cast(Any, upper), b_ub=bounds, A_eq=cast(Any, equal), b_eq=totals).fun
+    assert least is not None
+    return -float(least)
 
 
-def _matrix(parts: list[tuple[Ints, Ints, Floats]], rows: int, columns: int) -> coo_array:
+def _matrix(parts: list[tuple[Ints, Ints, Floats]], rows: int, columns: int) -> csr_array:
     row, column, entry = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return coo_array((entry, (row, column)), shape=(rows, columns)).tocsr()
+    return csr_array((entry, (row, column)), shape=(rows, columns))
 
 
 def any_key(rng: np.random.Generator) -> Outcome:

@@ -98,13 +98,13 @@ def measure(
     """Measure the rows that are missing in the folder."""
     with ProcessPoolExecutor(workers) as pool:
         for name in names:
-            windows = human_windows(human, 200, HUMAN_WINDOWS)
-            scores = partial(pool.map, partial(score_of, name, 200), range(len(windows)), windows, chunksize=4)
-            _kept(human_path(folder, name), lambda scores=scores: list(scores()))
             for temperature in temperatures:
                 for length, edit in ROWS:
                     path = row_path(folder, name, temperature, length, edit.name)
                     _kept(path, partial(_row, pool, folder, name, temperature, length, edit, texts))
+            windows = human_windows(human, 200, HUMAN_WINDOWS)
+            scores = partial(pool.map, partial(score_of, name, 200), range(len(windows)), windows, chunksize=4)
+            _kept(human_path(folder, name), lambda scores=scores: list(scores()))
 
 
 def _row(

@@ -71,8 +71,9 @@ def length_table(folder: Path, temperature: float) -> str:
                 str(len(middle.right)),
                 "0" if marks()[name].unbiased else f"{variation:.2f}",
             ]
-            threshold = np.quantile(human_scores(folder, name), 0.99)
-            line += [percent(np.array(each.score) > threshold) if each else "" for each in (middle, later)]
+            scores = human_scores(folder, name)
+            threshold = np.quantile(scores, 0.99) if scores else np.inf
+            line += [percent(np.array(each.score) > threshold) if each and scores else "" for each in (middle, later)]
             line.append(f"{200 / np.median(middle.seconds):,.0f}")
         lines.append(line)
     plain = list(read_texts(folder, "plain", temperature, LENGTHS[-1]))
@@ -81,8 +82,9 @@ def length_table(folder: Path, temperature: float) -> str:
 
 
 def human_scores(folder: Path, name: str) -> list[float]:
-    """Scores of windows of human text."""
-    scores: list[float] = json.loads(human_path(folder, name).read_text())
+    """Scores of windows of human text, empty if they were not measured."""
+    path = human_path(folder, name)
+    scores: list[float] = json.loads(path.read_text()) if path.exists() else []
     return scores
 
 

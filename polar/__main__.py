@@ -37,6 +37,9 @@ with quitting_on_interrupt(__name__):
     from polar.text.keys.key import load_key, new_key, save_key
     from wm_env.common.arguments import parse
 
+SERVE_EXTRA = ("fastapi", "fastapi_offline", "pebble", "starlette", "uvicorn")
+"""Modules that come with the extra `serve`."""
+
 DONE, NO_MESSAGE = 0, 3
 
 
@@ -125,6 +128,8 @@ def _serve(options: Serve) -> int:
         try:
             from polar.serve.command import serve
         except ModuleNotFoundError as error:
+            if error.name not in SERVE_EXTRA:
+                raise
             raise ValueError(f"{error.name} is missing: pip install 'covert-watermark[serve]'") from None
 
     serve(options, key)

@@ -123,11 +123,11 @@ def test_one_module_shows_progress_and_one_ends_commands() -> None:
 
 def test_a_public_name_has_one_meaning() -> None:
     """Each is defined in one module; `main` and `Options` are the entry and the options of every command."""
-    defined: dict[str, list[str]] = {}
+    defined: dict[str, set[str]] = {}
     for module, file in MODULES.items():
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-                defined.setdefault(node.name, []).append(module)
+                defined.setdefault(node.name, set()).add(module)
     twice = {name: places for name, places in defined.items() if len(places) > 1}
     assert twice.keys() <= {"main", "Options"}, twice
 

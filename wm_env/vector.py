@@ -92,7 +92,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         """
         options = options_or_none(options)
         chosen = _chosen_copies(options.pop("reset_mask", None), self.num_envs)
-        wanted = _seeds(seed, self.num_envs)
+        wanted = seeds_of(seed, self.num_envs)
         self.single.check_options(options)
         fresh = {
             copy: seeding.np_random(wanted[copy])[0]
@@ -357,8 +357,12 @@ def _pad(tensors: list[Tensor], missing: list[int], value: float) -> Tensor:
     return torch.stack([torch.nn.functional.pad(tensor, (0, 0, 0, rows), value=value) for tensor, rows in pairs], dim=2)
 
 
-def _seeds(seed: Any, copies: int) -> list[int | None]:
-    """The seed of every copy: `seed` + its number, or its own of a sequence."""
+def seeds_of(seed: Any, copies: int) -> list[int | None]:
+    """The seed of every copy: `seed` + its number, or its own of a sequence; None everywhere for None.
+
+    Raises:
+        ValueError: seeds that are no integers >= 0, or not one for each copy.
+    """
     if seed is None:
         return [None] * copies
     if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str) and np.ndim(seed) == 1:

@@ -129,7 +129,10 @@ class RunSettings:
 
     @property
     def bits_of_message(self) -> int | None:
-        """l, or with "auto" the most that labels and candidates allow; None: what the objective usually takes.
+        """l, message bits per block, for the objective.
+
+        The number itself if `message_bits` is one. With "auto" it is the largest l with 2^l <= min(labels,
+        candidates). None: the objective chooses.
 
         Raises:
             ValueError: "auto" while the number of candidates is open, or 1.

@@ -61,16 +61,19 @@ def plan_noisy(
     iterations: int = 40,
     generator: torch.Generator | None = None,
 ) -> NoisyPlan:
-    """A law of high rate behind the channel whose cost is at most `epsilon`.
+    """A law with a high rate sum_b gamma^b [I(U;Y) - I(U;S)] and with cost at most `epsilon`.
+
+    The decoder sees Y, the block behind the channel. The programme is not concave, so the law need not be optimal:
+    compare its rate with `wm_env.criteria.noise.noisy_rate_bound`.
 
     Args:
         tree: the states and their covers.
-        channels: of every block, see `wm_env.criteria.channel.tree_channels`.
+        channels: one for each block, P(y|x,s), see `wm_env.criteria.channel.tree_channels`.
         epsilon: bound on sum_b gamma^b c_b, b = 1..B.
         gamma: discount, in (0, 1].
         labels: M, a power of two; by default the smallest that suffices for a proper colouring.
         iterations: updates at each multiplier.
-        generator: source of a random start instead of a colouring, for tests of small problems.
+        generator: if given, the first law is drawn with it; otherwise the first law is a proper colouring.
 
     Raises:
         ValueError: a negative budget, a discount outside (0, 1], or labels that are no power of two.
@@ -109,7 +112,7 @@ class _Climb:
         self.children = tuple(torch.from_numpy(block.child) for block in tree.blocks)
 
     def run(self, joint: tuple[Tensor, ...], multiplier: float, iterations: int) -> tuple[Tensor, ...]:
-        """`iterations` updates of P(u,x|s), shape (N, M, Q), of every block."""
+        """The laws P(u,x|s) of all blocks, each of shape (N, M, Q), after `iterations` calls of `update`."""
         for _ in range(iterations):
             joint = self.update(joint, multiplier)
         return joint

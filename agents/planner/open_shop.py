@@ -48,7 +48,7 @@ class _Jobs:
 
     @property
     def symbol(self) -> Ints:
-        """Number 0, 1, ... of the symbol of every row."""
+        """The symbol that each row belongs to, as its place in `first`, shape (rows,)."""
         return np.repeat(np.arange(len(self.first)), np.diff(np.append(self.first, len(self.state))))
 
     def of_symbols(self, chosen: Ints) -> "_Jobs":

@@ -8,11 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from stable_baselines3.common.distributions import DiagGaussianDistribution
-from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.preprocessing import preprocess_obs
 from torch import Tensor, nn
 
-from agents.ppo_lagrangian.policy import RowEvaluation, StateTable, look
+from agents.ppo_lagrangian.policy import RowEvaluation, StatePolicy, StateTable, look
 from wm_env.env import CovertWatermarkEnv
 from wm_env.labels.labelling import label_candidates
 from wm_env.labels.marginals import marginal_action
@@ -21,7 +19,7 @@ OF_CANDIDATE, OF_STATE = 4, 4
 """Numbers that the networks see of a candidate and of a state."""
 
 
-class MarginalPolicy(ActorCriticPolicy):
+class MarginalPolicy(StatePolicy):
     """A Gaussian over the logits of q(x|s), for environments behind `wm_env.labels.marginals.MarginalLogits`.
 
     The mean logits are ln P(x|s) + f(x, s): f = 0, the start, plays the cover. f is a small network that all
@@ -105,10 +103,6 @@ class MarginalPolicy(ActorCriticPolicy):
         """Present standard deviations of the noise on logits, nats, by name."""
         return {"candidate_std": float(self.std)}
 
-    def look(self, observation: dict[str, Tensor]) -> StateTable:
-        """Sort what an observation says about each state; any number of states."""
-        return look(preprocess_obs(observation, self.observation_space), self.candidates)
-
     def ranked_logits(self, table: StateTable) -> Tensor:
         """Means of the logits within the bound, shape (batch, N, Q); candidates from the most to the least likely."""
         log_cover, above = table.candidates[..., 0], table.candidates[..., 2]
@@ -181,26 +175,10 @@ class MarginalPolicy(ActorCriticPolicy):
         log_prob: Tensor = density * present
         return log_prob
 
-    def forward(self, obs: dict[str, Tensor], deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """Stable-Baselines3's interface: actions, values of the reward, joint log-density of all logits."""
-        distribution = self.get_distribution(obs)
-        actions = distribution.get_actions(deterministic=deterministic)
-        return actions, self.predict_values(obs), distribution.log_prob(actions)
-
-    def evaluate_actions(self, obs: dict[str, Tensor], actions: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Stable-Baselines3's interface: values of the reward, joint log-density, entropy of all logits."""
-        distribution = self.get_distribution(obs)
-        return self.predict_values(obs), distribution.log_prob(actions), distribution.entropy()
-
     def get_distribution(self, obs: dict[str, Tensor]) -> DiagGaussianDistribution:
         """The Gaussian over all logits, flat."""
         mean = self.mean_logits(self.look(obs)).flatten(1)
         return self.action_dist.proba_distribution(mean, self.std.log().expand_as(mean))
-
-    def predict_values(self, obs: dict[str, Tensor]) -> Tensor:
-        """Expected rate from here on in bits, shape (batch, 1): sum_s Z(s) v(s)."""
-        table = self.look(obs)
-        return (table.state_probs * self.state_values(table)[..., 0]).sum(-1, keepdim=True)
 
 
 def _of_state(table: StateTable) -> Tensor:

@@ -60,7 +60,37 @@ class RowEvaluation(NamedTuple):
     values: Tensor
 
 
-class LawPolicy(ActorCriticPolicy):
+class StatePolicy(ActorCriticPolicy):
+    """A Gaussian over logits with critics by state, behind Stable-Baselines3's interface."""
+
+    candidates: int
+
+    def look(self, observation: dict[str, Tensor]) -> StateTable:
+        """Sort what an observation says about each state; any number of states."""
+        return look(preprocess_obs(observation, self.observation_space), self.candidates)
+
+    def state_values(self, table: StateTable) -> Tensor:
+        """Expected rate (bits) and cost from here on, per state and unit of its probability, shape (batch, N, 2)."""
+        raise NotImplementedError
+
+    def forward(self, obs: dict[str, Tensor], deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """Stable-Baselines3's interface: actions, values of the reward, joint log-density of all logits."""
+        distribution = self.get_distribution(obs)
+        actions = distribution.get_actions(deterministic=deterministic)
+        return actions, self.predict_values(obs), distribution.log_prob(actions)
+
+    def evaluate_actions(self, obs: dict[str, Tensor], actions: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Stable-Baselines3's interface: values of the reward, joint log-density, entropy of all logits."""
+        distribution = self.get_distribution(obs)
+        return self.predict_values(obs), distribution.log_prob(actions), distribution.entropy()
+
+    def predict_values(self, obs: dict[str, Tensor]) -> Tensor:
+        """Expected rate from here on in bits, shape (batch, 1): sum_s Z(s) v(s)."""
+        table = self.look(obs)
+        return (table.state_probs * self.state_values(table)[..., 0]).sum(-1, keepdim=True)
+
+
+class LawPolicy(StatePolicy):
     """Actor, reward critic and cost critic for a `CovertWatermarkEnv` with logit actions.
 
     The mean of the action is a labelling of the candidates, a channel from X and S to U as Gelfand and Pinsker have it.
@@ -158,10 +188,6 @@ class LawPolicy(ActorCriticPolicy):
         levels = [end * (start / end) ** remaining for start, end in (self.label_std, self.candidate_std)]
         self.std.copy_(torch.tensor(levels))
 
-    def look(self, observation: dict[str, Tensor]) -> StateTable:
-        """Sort what an observation says about each state; any number of states."""
-        return look(preprocess_obs(observation, self.observation_space), self.candidates)
-
     def mean_logits(self, table: StateTable) -> Tensor:
         """Means of the logits, shape (batch, N, M, 1 + Q), within the bound; candidates in the observation's order."""
         state = torch.cat([table.candidates[..., 0], table.block], -1)
@@ -208,27 +234,11 @@ class LawPolicy(ActorCriticPolicy):
         log_prob: Tensor = (density * counted[:, :, None, :]).sum(-1)
         return log_prob
 
-    def forward(self, obs: dict[str, Tensor], deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """Stable-Baselines3's interface: actions, values of the reward, joint log-density of all logits."""
-        distribution = self.get_distribution(obs)
-        actions = distribution.get_actions(deterministic=deterministic)
-        return actions, self.predict_values(obs), distribution.log_prob(actions)
-
-    def evaluate_actions(self, obs: dict[str, Tensor], actions: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Stable-Baselines3's interface: values of the reward, joint log-density, entropy of all logits."""
-        distribution = self.get_distribution(obs)
-        return self.predict_values(obs), distribution.log_prob(actions), distribution.entropy()
-
     def get_distribution(self, obs: dict[str, Tensor]) -> DiagGaussianDistribution:
         """The Gaussian over all logits, flat."""
         mean = self.mean_logits(self.look(obs))
         log_std = self._std().log().expand_as(mean)
         return self.action_dist.proba_distribution(mean.flatten(1), log_std.flatten(1))
-
-    def predict_values(self, obs: dict[str, Tensor]) -> Tensor:
-        """Expected rate from here on in bits, shape (batch, 1): sum_s Z(s) v(s)."""
-        table = self.look(obs)
-        return (table.state_probs * self.state_values(table)[..., 0]).sum(-1, keepdim=True)
 
 
 def look(seen: dict[str, Tensor], candidates: int) -> StateTable:

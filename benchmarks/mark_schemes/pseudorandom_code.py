@@ -7,12 +7,13 @@ Places are counted from the beginning; beginnings and ends that were cut are loo
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 
 from mark_schemes.door import PAYLOAD_BITS, MarkRead
-from mark_schemes.hashing import sample, seed_of, words_of
+from mark_schemes.hashing import Words, sample, seed_of, words_of
 from wm_env.common.arrays import Floats, Ints
 from wm_env.lm.tokenizer import TextTokenizer
 
@@ -31,17 +32,17 @@ class PseudorandomCode:
         self._tokenizer = tokenizer
 
     def chooser(self, key: int, number: int, payload: Sequence[int], length: int) -> "_Chooser":
-        return _Chooser(key, number, Code(key, length).codeword(payload) ^ _pad(key, number, length))
+        return _Chooser(key, number, _code(key, length).codeword(payload) ^ _pad(key, number, length))
 
     def read(self, key: int, number: int, text: str, length: int) -> MarkRead:
-        tokens = self._tokenizer.encode(text)
-        code, pad = Code(key, length), _pad(key, number, length)
+        tokens = np.array(self._tokenizer.encode(text), dtype=np.int64)
+        code, pad, seeds = _code(key, length), _pad(key, number, length), _place_seeds(key, length)
         best = MarkRead(np.zeros(PAYLOAD_BITS, dtype=np.int64), -np.inf)
         for shift in range(-_SHIFTS, _SHIFTS + 1):
             evidence = np.zeros(length)
-            for place in range(max(0, shift), min(length, len(tokens) + shift)):
-                half = _halves(key, place, np.array([tokens[place - shift]]))[0]
-                evidence[place] = 1 - 2 * int(half ^ pad[place])
+            places = np.arange(max(0, shift), min(length, len(tokens) + shift))
+            halves = _halves(seeds[places], tokens[places - shift])
+            evidence[places] = 1 - 2 * (halves ^ pad[places])
             score = code.agreement(evidence)
             if score > best.score:
                 best, kept = MarkRead(best.bits, score), evidence
@@ -129,8 +130,19 @@ def _pad(key: int, number: int, length: int) -> Ints:
     return bits
 
 
-def _halves(key: int, place: int, tokens: Ints) -> Ints:
-    halves: Ints = (words_of(seed_of(key, place, 8), tokens) & np.uint64(1)).astype(np.int64)
+@lru_cache(maxsize=16)
+def _code(key: int, length: int) -> Code:
+    return Code(key, length)
+
+
+@lru_cache(maxsize=16)
+def _place_seeds(key: int, length: int) -> Words:
+    return np.array([seed_of(key, place, 8) for place in range(length)], dtype=np.uint64)
+
+
+def _halves(seeds: Words, tokens: Ints) -> Ints:
+    """The half of the vocabulary that each token is in; the seeds of the places broadcast with the tokens."""
+    halves: Ints = (words_of(seeds, tokens) & np.uint64(1)).astype(np.int64)
     return halves
 
 
@@ -142,7 +154,7 @@ class _Chooser:
     def choose(self, law: Floats) -> int:
         tokens = np.flatnonzero(law > 0)
         mass = law[tokens] / law[tokens].sum()
-        halves = _halves(self._key, self._place, tokens)
+        halves = _halves(np.array(seed_of(self._key, self._place, 8), dtype=np.uint64), tokens)
         ones = float(mass @ halves)
         # The coin is the codeword's bit, the rest of a uniform number is the sender's own.
         point = (1 - self._codeword[self._place] + self._rng.random()) / 2

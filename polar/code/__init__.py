@@ -67,100 +67,38 @@ if TYPE_CHECKING:
     from polar.code.successive import conditional_llrs, draw
     from polar.code.transform import label_words, polar_transform
 
-_MODULE_OF = {
-    **dict.fromkeys(
-        (
-            "AdaptiveCode",
-            "AdaptiveSettings",
-            "adapt_code",
-            "adapt_codes",
-            "decode_states",
-            "send_adapted",
-        ),
-        "adaptive",
+_NAMES = {
+    "adaptive": ("AdaptiveCode", "AdaptiveSettings", "adapt_code", "adapt_codes", "decode_states", "send_adapted"),
+    "codec": ("Encoded", "code_channel", "encode_blocks"),
+    "construction": (
+        "BlockCode",
+        "ChainEntropies",
+        "chain_entropies",
+        "design_code",
+        "design_codes",
+        "length_set",
+        "threshold_set",
     ),
-    **dict.fromkeys(
-        (
-            "Encoded",
-            "code_channel",
-            "encode_blocks",
-        ),
-        "codec",
+    "decoders": (
+        "DECODERS",
+        "Decoder",
+        "decision_table",
+        "decoder_named",
+        "label_evidence",
+        "observations",
+        "observe",
+        "word_evidence",
     ),
-    **dict.fromkeys(
-        (
-            "BlockCode",
-            "ChainEntropies",
-            "chain_entropies",
-            "design_code",
-            "design_codes",
-            "length_set",
-            "threshold_set",
-        ),
-        "construction",
-    ),
-    **dict.fromkeys(
-        (
-            "DECODERS",
-            "Decoder",
-            "decision_table",
-            "decoder_named",
-            "label_evidence",
-            "observations",
-            "observe",
-            "word_evidence",
-        ),
-        "decoders",
-    ),
-    **dict.fromkeys(("polarise",), "density_evolution"),
-    **dict.fromkeys(
-        (
-            "choose_sets",
-            "spectrum",
-            "token_code",
-        ),
-        "index_sets",
-    ),
-    **dict.fromkeys(
-        (
-            "KeySchedule",
-            "key_bits_of",
-            "theorem_key_bits",
-        ),
-        "key_schedule",
-    ),
-    **dict.fromkeys(
-        (
-            "conditional_llrs",
-            "draw",
-        ),
-        "successive",
-    ),
-    **dict.fromkeys(("decide",), "batches"),
-    **dict.fromkeys(
-        (
-            "decode_paths",
-            "fill",
-        ),
-        "lists.passes",
-    ),
-    **dict.fromkeys(
-        (
-            "PAC_TAPS",
-            "Check",
-            "check_values",
-            "convolve",
-        ),
-        "lists.precoding",
-    ),
-    **dict.fromkeys(
-        (
-            "label_words",
-            "polar_transform",
-        ),
-        "transform",
-    ),
+    "density_evolution": ("polarise",),
+    "index_sets": ("choose_sets", "spectrum", "token_code"),
+    "key_schedule": ("KeySchedule", "key_bits_of", "theorem_key_bits"),
+    "successive": ("conditional_llrs", "draw"),
+    "batches": ("decide",),
+    "lists.passes": ("decode_paths", "fill"),
+    "lists.precoding": ("PAC_TAPS", "Check", "check_values", "convolve"),
+    "transform": ("label_words", "polar_transform"),
 }
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

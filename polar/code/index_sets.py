@@ -201,9 +201,9 @@ def positions_within(polarised: Spectrum, budget: float, decoding_budget: float 
 def divergence(polarised: Spectrum, sets: IndexSets) -> float:
     """D(cover || law of the plain encoder) in bits, on (S^n, U^n), and so at least that on (S^n, X^n).
 
-    Plain means without look-ahead and salt. The sum of 1 - H over the forced positions, less the cases where V_i is
-    determined: the encoder then sends what the cover would. An upper bound as far as the entropies of the spectrum are
-    lower bounds; 0 for erasure laws.
+    The plain encoder has neither look-ahead nor salt. The value is the sum of 1 - H over the forced positions. States
+    in which V_i is determined do not count, because there the encoder sends what the cover would. The value is an upper
+    bound if the entropies of the spectrum are lower bounds, and 0 for erasure laws.
     """
     forced = sets.message | sets.key
     return float(np.maximum(polarised.deficit - polarised.certain, 0)[forced].sum())

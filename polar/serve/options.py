@@ -24,7 +24,7 @@ class ServeLimits:
     """Tokens of a text that is written."""
     reading_seconds: float = 30.0
     """A text that takes longer to read is given up."""
-    writing_seconds: float = 120.0
+    writing_seconds: float = 300.0
     """A text that takes longer to write is given up; no nonce comes back."""
     receiving_seconds: float = 10.0
     """A request must have arrived by then."""

@@ -126,6 +126,6 @@ class ModelSource:
 
 
 def open_vocabulary(lm: MaskedLM) -> Vocabulary:
-    """The tokens that `lm` may say."""
+    """The vocabulary of texts of `lm`: the byte strings of all tokens that are not banned."""
     banned = lm.banned.tolist()
     return Vocabulary({token: string for token, string in lm.text_tokenizer.strings.items() if not banned[token]})

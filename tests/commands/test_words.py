@@ -14,10 +14,10 @@ from agents import compare, frontier, train
 from polar import evaluate
 from polar.text.command_line.options import Decode, Detect, Embed, Keygen
 from wm_env.common.arguments import parse
-from wm_env.common.torchrun import world_size
 from wm_env.lm import quality, quantise, verify
 from wm_env.lm.build.options import BuildOptions
 from wm_env.lm.pretrain.recipe import Options as PretrainOptions
+from wm_env.lm.torchrun import world_size
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Types of what the environment is given: by keyword dictionaries, sweeps, files and policies, without a check."""
+"""Checks of arguments that come from outside: keyword dictionaries, sweeps, files, policies.
+
+Each check returns the argument as one type, or refuses it with its name.
+"""
 
 import reprlib
 from collections.abc import Iterable, Mapping
@@ -104,5 +107,5 @@ def check_known(argument: str, name: object, names: Iterable[str]) -> None:
 
 
 def _shown(value: Any) -> str:
-    """A value that is refused, short and in one line."""
+    """A refused value as text of one line, cut if it is long."""
     return " ".join(reprlib.repr(value).split())

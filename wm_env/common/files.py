@@ -44,7 +44,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o
     try:
         _replace(target, write, mode)
     except BaseException:
-        # The first that somebody has put something into ends it.
+        # The new folders go, from the innermost out, up to the first into which another process has put a file.
         with suppress(OSError):
             for folder in made:
                 folder.rmdir()
@@ -77,7 +77,7 @@ def _temporary(folder: Path, name: str) -> Path:
 
 @contextmanager
 def _blaming(target: Path) -> Iterator[None]:
-    """Within the context errors that name a temporary file of `target`, or none, name `target`."""
+    """Errors in the context name `target` where they would name its temporary file, or no file."""
     try:
         with naming(target):
             yield
@@ -89,7 +89,7 @@ def _blaming(target: Path) -> Iterator[None]:
 
 
 _LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
-"""What the system says if data did not reach the disk."""
+"""Error numbers (errno) of data that did not reach the disk."""
 
 
 def make_folder(folder: Path) -> list[Path]:
@@ -193,9 +193,7 @@ def _why_it_stays(target: Path) -> str | None:
 
 
 def _mount_points() -> dict[str, str]:
-    """Where file systems and files are mounted, and of what kind; nothing where the system does not say so in Linux's
-    way.
-    """
+    """Mount points of this machine with the kinds of their file systems; empty on other systems than Linux."""
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -208,7 +206,7 @@ def _mount_points() -> dict[str, str]:
 
 
 def network_file_system(path: Path) -> str | None:
-    """The kind of file system that `path` is on, if other machines may have it too; None if not, or if nobody tells."""
+    """The kind of network file system that holds `path`, such as "nfs4"; None if it is local or cannot be told."""
     places = _mount_points()
     for place in (link_target(path), *link_target(path).parents):
         if kind := places.get(str(place)):
@@ -327,10 +325,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def encoded(text: str, name: str) -> bytes:
-    """`text` as UTF-8. What a command line could not decode ends up in it as halves of surrogate pairs.
+    """`text` as UTF-8 bytes.
+
+    Python represents bytes of a command line that are not UTF-8 by lone surrogates, which have no encoding.
 
     Raises:
-        ValueError: it holds such a half; `name` says what the text is.
+        ValueError: `text` holds a lone surrogate; the error calls the text `name`.
     """
     try:
         return text.encode("utf-8")

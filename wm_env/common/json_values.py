@@ -1,4 +1,4 @@
-"""JSON from files as the types that a program expects; what differs is refused by its name in the file.
+"""JSON of files as typed values. A value of another type is refused, and the error has its name in the file.
 
     settings = read_as(Settings, parse_json(text, path), path)
 
@@ -40,7 +40,7 @@ def parse_json(text: str | bytes, source: object) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object, no name of which may be said twice: which of the values was meant is anyone's guess."""
+    """A JSON object as a dictionary; ValueError if a name stands in it twice, since either value may be meant."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -50,7 +50,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(name: str) -> NoReturn:
-    """NaN and Infinity, which Python would read although JSON cannot say them."""
+    """Refuse NaN and Infinity, which Python's parser accepts although JSON has no such numbers."""
     raise ValueError(f"{name} is no number of JSON")
 
 

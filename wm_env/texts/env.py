@@ -26,6 +26,7 @@ from wm_env.problem import open_tree
 from wm_env.spaces import ProductOfSimplices
 from wm_env.texts.contexts import ChainContexts, Contexts, TreeContexts, random_chain
 from wm_env.tree import subset
+from wm_env.vector import seeds_of
 
 Infos = dict[str, Any]
 
@@ -269,13 +270,7 @@ class CovertWatermarkTextVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[
             ValueError: options, or seeds that are no integers >= 0 or not one for each copy.
         """
         check_no_options(options)
-        if isinstance(seed, Sequence | np.ndarray):
-            if len(seed) != self.num_envs:
-                raise ValueError(f"{len(seed)} seeds for {self.num_envs} copies: one for each is needed")
-            seeds = [seed_or_none(one) for one in seed]
-        else:
-            first = seed_or_none(seed)
-            seeds = [None if first is None else first + copy for copy in range(self.num_envs)]
+        seeds = seeds_of(seed, self.num_envs)
         if not self._rngs:
             self._rngs = [seeding.np_random(one)[0] for one in seeds]
         else:

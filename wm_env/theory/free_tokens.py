@@ -58,7 +58,7 @@ class FreeTokens:
 
 
 def corollary_labels(vocabulary: int, replaced: float) -> FreeTokens:
-    """Two labels of the Corollary's cover, V tokens, with a share of tokens replaced by any other token."""
+    """The code of two labels for the Corollary's cover of V tokens, when a share of the tokens arrives as others."""
     free = 2 * (vocabulary // 2) * ((vocabulary + 1) // 2) / (vocabulary * (vocabulary - 1))
     return FreeTokens(free, free * replaced)
 

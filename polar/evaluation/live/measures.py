@@ -27,10 +27,10 @@ _LARGEST = 10**7
 
 @dataclass(frozen=True)
 class Errors:
-    """How one receiver did.
+    """Error rates of one decoder on texts that were read back from their bytes.
 
     Attributes:
-        texts: which watermarked texts, "run" or "keyed".
+        texts: which texts it read: "run", of the run's law, or "keyed", of sampled pools.
         decoder: sc, ml or map; "auto" for lengths that follow the state; "text" for keyed texts, whose candidates
             belong to one word each.
         state_knowledge: marginal or path.
@@ -39,7 +39,7 @@ class Errors:
         ber: fraction of wrong bits, mean over blocks; 1 where a block was read with another length.
         ber_ci95: its Clopper-Pearson 95 % interval over blocks.
         bler: fraction of blocks with a wrong bit.
-        unmatched: blocks that fit no candidate.
+        unmatched: number of blocks that equal no candidate of their state.
         ambiguous: texts that can be cut into blocks in more than one way.
     """
 

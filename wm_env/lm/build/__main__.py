@@ -12,7 +12,7 @@ is the one that a single process builds.
 from collections.abc import Sequence
 
 from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
-from wm_env.common.torchrun import world_size
+from wm_env.lm.torchrun import world_size
 
 with quitting_on_interrupt(__name__):
     from wm_env.common.arguments import parse

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from torch.distributed import HashStore, PrefixStore, Store  # public, but not in its stubs
 from torch.distributed.rendezvous import rendezvous
 
-from wm_env.common.torchrun import world_size
+from wm_env.lm.torchrun import world_size
 
 SECONDS_BETWEEN_LOOKS = 0.05
 SECONDS_TO_LEAVE = 30.0

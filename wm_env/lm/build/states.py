@@ -14,7 +14,8 @@ from wm_env.common.arrays import Floats
 from wm_env.lm.build.cost import state_flops
 from wm_env.lm.build.crew import Crew
 from wm_env.lm.build.partial import Context, clean_parts, read_parts, save_part
-from wm_env.lm.models.exact.law import probabilities
+from wm_env.lm.models.exact.functions import exp2
+from wm_env.lm.models.exact.law import log2_sum
 from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.pools.candidates import Pool, make_pools
 from wm_env.lm.pools.settings import PoolSettings
@@ -240,7 +241,7 @@ def _tree_block(pools: Sequence[Pool], settings: PoolSettings, last: bool) -> Tr
         symbol=number_symbols(text),
         child=child,
         tokens=tokens,
-        retained=np.array([float(probabilities(torch.from_numpy(pool.log2_prob)).sum()) for pool in pools]),
+        retained=np.array([_retained(pool) for pool in pools]),
         exact=np.array([pool.exact for pool in pools]),
         text=text,
     )
@@ -250,3 +251,8 @@ def _padded(rows: Sequence[Floats], there: np.ndarray[Any, np.dtype[np.bool_]], 
     padded = np.full(there.shape, value)
     padded[there] = np.concatenate(rows)
     return padded
+
+
+def _retained(pool: Pool) -> float:
+    """The mass of the candidates, which may be far below 2^-52: a sum of integers in units of its largest term."""
+    return float(exp2(log2_sum(torch.from_numpy(pool.log2_prob))[None]))

@@ -78,10 +78,10 @@ def _build(shape: Mapping[str, float]) -> PreTrainedModel:
 
 
 def exact_dream(values: Mapping[str, Any]) -> ExactShape:
-    """The sizes of the network of a config.json for exact arithmetic.
+    """Sizes of a Dream network, as exact arithmetic needs them, from the values of its config.json.
 
     Raises:
-        ValueError: they are not what is implemented here.
+        ValueError: a value is missing, or describes a network that this package does not implement.
     """
     shape = _checked(values)
     return ExactShape(

@@ -12,7 +12,6 @@ import torch
 
 from wm_env.common.files import first_line, read_json
 from wm_env.common.json_values import read_as
-from wm_env.lm.models.checkpoint_tokenizer import read_tokenizer
 from wm_env.lm.models.exact.checkpoint import open_source, write_integers
 from wm_env.lm.models.exact.quantise import Form
 from wm_env.lm.models.folder import find_model
@@ -21,7 +20,7 @@ from wm_env.lm.models.llada_config import LLaDAConfig, tensor_names
 from wm_env.lm.models.masked_lm import MaskedLM
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    pass
 
 Arithmetic = Literal["exact", "float"]
 
@@ -122,19 +121,9 @@ def write_integer_model(source: str | Path, out: Path, form: Form) -> list[Path]
 
 
 def dtype_named(name: str | None) -> torch.dtype | None:
-    """The number format of an option; None stays."""
+    """The torch dtype of a name such as "float32"; None for None."""
     formats = {None: None, "float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
     return formats[name]
-
-
-def load_tokenizer(source: str | Path) -> "PreTrainedTokenizerFast":
-    """The tokenizer of a model that `load_lm` knows under the same name, without its weights.
-
-    Raises:
-        ValueError: the model is unknown, or its tokenizer is damaged.
-        OSError: the file is missing or cannot be fetched.
-    """
-    return read_tokenizer(find_model(source, ["*.json", "merges.txt"]))
 
 
 def checked_device(name: str) -> str:

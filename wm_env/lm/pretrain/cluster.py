@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from wm_env.common.torchrun import world_size
+from wm_env.lm.torchrun import world_size
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,10 @@ def rounded(weight: Tensor) -> Tensor:
 
 @torch.no_grad()
 def rounded_state(network: LlamaForCausalLM, config: LLaDAConfig) -> dict[str, Tensor]:
-    """The parameters of the network that is published, by their names in `network`.
+    """The parameters of the published network in 8-bit form, by their names in `network`.
 
-    Matrices are rounded, with the gains of the norms before them, whose own weights become 1; the last norm keeps its
-    gain.
+    The gain of a norm is multiplied into the matrices behind it, and the norm's own weights become 1; then matrices are
+    rounded. Only the last norm keeps its gain.
     """
     state = dict(network.named_parameters())
     rounded_one: dict[str, Tensor] = {}

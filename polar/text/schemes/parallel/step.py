@@ -81,7 +81,8 @@ class Step:
     Attributes:
         tokens: token ids, n of them.
         redrawn: positions where the first draw was not accepted.
-        strayed: positions whose label had no acceptable token, so that another was taken; it may read wrong.
+        strayed: positions where no token with the wanted label was acceptable. A token with another label stands there,
+            so the receiver may read a wrong bit.
     """
 
     tokens: tuple[int, ...]

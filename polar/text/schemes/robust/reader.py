@@ -36,6 +36,8 @@ _LONGEST = 1500
 
 _LIKELY = 3.0
 """log2 of the e-value of a find for which the longest search is worth its time."""
+_SURE = 20.0
+"""Bits of evidence at the beginning of a nonce that are enough to say that a text is marked."""
 
 _SPARE = 64
 """Words of the tape beyond the length of the text, for deleted ones."""
@@ -125,13 +127,15 @@ class Receiver:
         marked = np.zeros(len(words.token))
         if not words.words:
             return Detection(0.0, 1.0, marked, spans)
-        founds = [look(self._randomness, self._tables, words, self.nonces) for look in (find_starts, scan)]
+        founds = [find_starts(self._randomness, self._tables, words, self.nonces)]
+        if founds[0].log2_evidence < _SURE:
+            founds.append(scan(self._randomness, self._tables, words, self.nonces))
         best = max(founds, key=lambda found: found.words[0][1])
         part = _part(words, best)
         place, begin = self._place(_cut(words, part), best, best.words[0][0])
         kept = align(place.pilots().ratios(), EDIT_MODELS[1], begin).kept
         marked[part] = kept[place.text.word]
-        score = mean_log2([found.log2_evidence for found in founds])
+        score = _score(founds)
         return Detection(score, min(1.0, 2.0**-score), marked, spans)
 
     def decode(self, text: str) -> Reading:
@@ -162,12 +166,11 @@ class Receiver:
                     surest, marked[:] = attempt.alignment.log2_evidence, 0.0
                     marked[part] = attempt.alignment.kept[text_part.word]
                 if attempt.payload is not None:
-                    # What was not looked at counts as no evidence, for half of the weight.
-                    score = mean_log2([*(found.log2_evidence for found in founds), -math.inf][:2])
+                    score = _score(founds)
                     p_value = min(1.0, 2 * 2.0**-score, 2 * attempts * 2.0**-attempt.check_log2)
                     gain, nonce = attempt.check_log2, word // SEGMENT
                     return Reading(score, p_value, marked, spans, attempt.payload, nonce, gain, attempts)
-        score = mean_log2([found.log2_evidence for found in founds])
+        score = _score(founds)
         return Reading(score, min(1.0, 2 * 2.0**-score), marked, spans, attempts=attempts)
 
     def _split(self, text: str) -> tuple[list[tuple[int, int]], SplitText]:
@@ -189,6 +192,11 @@ def check_length(text: str) -> None:
     """Raise ValueError for a text of more than `MOST_CHARACTERS`."""
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"a text of {len(text)} characters: at most {MOST_CHARACTERS} are read, give a part of it")
+
+
+def _score(founds: list[Found]) -> float:
+    """log2 of the mean e-value of both looks at a text; one that was not taken counts as no evidence."""
+    return mean_log2([*(found.log2_evidence for found in founds), -math.inf][:2])
 
 
 def _part(words: SplitText, found: Found) -> slice:

@@ -9,7 +9,9 @@ Every place has a *level* t in 0..K+1, where K is the length of the payload in b
 
 * level 0: the *pilots*. Tokens there depend on no payload. The receiver finds the text on the tape by them.
 * level 1..K: the token depends on the first t bits of the payload.
-* level K + 1: the *check*. The token depends on all bits, and the receiver does not look at it before it has a payload.
+* level K + 1: the token depends on all bits.
+
+Levels K and K + 1 are the *check*: the receiver does not look at them before it has candidates for the payload.
 
 Levels are spread by a golden-ratio sequence, so every stretch of a text has its share of each. There is no length to
 agree on: a longer text says more about every bit.
@@ -32,7 +34,7 @@ CHECKS = 0.42
 """Share of places of level K + 1."""
 
 TAIL = 0.25
-"""Share of the places of levels 1 to K that have level K for the sake of the last bits."""
+"""Share of the places of levels 1 to K that have level K."""
 
 _WORD_STEP = (5**0.5 - 1) / 2
 _SLOT_STEP = 2**0.5 - 1

@@ -10,7 +10,7 @@ from wm_env.law import state_reach
 from wm_env.lm.build.crew import Crew
 from wm_env.lm.build.states import batches, grow_tree, pool_law
 from wm_env.lm.models.load import load_lm
-from wm_env.tree import check_tree, load_tree, save_tree
+from wm_env.tree import check_tree, load_tree, save_tree, shipped_tree
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +128,13 @@ def test_finished_batches_of_another_number_of_rows_are_made_again(lm, tmp_path)
     other = letters_settings(rows=letters_settings().rows + 1)
     made = grow_tree(lm, PROMPTS, other, blocks=2, batch_size=4, parts=parts).tree
     assert made.fingerprint == grow_tree(lm, PROMPTS, other, blocks=2, batch_size=9).tree.fingerprint
+
+
+def test_a_mass_may_be_far_below_the_precision_of_one():
+    """The masses of the shipped tree, some 1e-17, against a sum in float64."""
+    for block in shipped_tree().blocks:
+        assert block.retained == pytest.approx(np.exp2(block.log2_prob).sum(axis=1), rel=1e-12, abs=0.0)
+        assert block.retained.max() < 2**-40
 
 
 def test_batches_are_of_equal_length_without_repetition():

@@ -49,11 +49,14 @@ def sqrt(x: Tensor) -> Tensor:
 
 
 def exp2_float32_(x: Tensor) -> Tensor:
-    """2^x of a float32 tensor with |x| <= 100, within 3e-6 of itself; overwrites x.
+    """2^x of a float32 tensor with |x| <= 100, with a relative error below 3e-6; overwrites x.
 
-    With the float32 numbers M = 1.5 2^23 and c_4..c_1: t = x + M, whose last bits hold the integer n next to x (half to
-    even), and f = x - (t - M); p = f c_4, then for k = 3, 2, 1: p = (p + c_k) f, where the sum and the product are
-    rounded one after the other; p = p + 1. The result has p's bits with n added to the exponent.
+    The steps, in float32, with M = 1.5 2^23 and constants c_1..c_4:
+
+    1. Round x to the nearest integer n, half to even: t = x + M holds n in its last bits.
+    2. Take the fraction f = x - (t - M), in [-1/2, 1/2].
+    3. Evaluate p = 1 + c_1 f + c_2 f^2 + c_3 f^3 + c_4 f^4 by Horner's rule. Every sum and every product is rounded.
+    4. Add n to the exponent of p.
     """
     t = x + MAGIC_FLOAT32
     x.sub_(t - MAGIC_FLOAT32)

@@ -26,7 +26,7 @@ ONE_BY_ONE = {"enable_fp_fusion": False}
 
 def launched(kernel: Any, grid: tuple[int, ...], first: Tensor, *arguments: Tensor | int, **constants: float) -> None:
     """Launch a kernel, whose operations are rounded one by one, where its first argument lives."""
-    with torch.cuda.device_of(first):
+    with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
         kernel[grid](first, *arguments, **constants, **ONE_BY_ONE)
 
 

@@ -43,7 +43,7 @@ def log2_ticks(logits: Tensor, temperature: float, banned: Tensor | None = None)
 
 
 def bits_of(ticks: Tensor) -> Tensor:
-    """Ticks as float64 bits; -inf where banned. Exact above -8192 bits."""
+    """Log-probabilities in bits, float64, from whole ticks; -inf for banned tokens. No rounding above -8192 bits."""
     return ticks.to(torch.float64).mul_(2.0**-TICK_BITS).masked_fill_(ticks == BANNED, -torch.inf)
 
 

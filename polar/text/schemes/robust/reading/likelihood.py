@@ -66,11 +66,11 @@ class Likelihood:
 
 
 def make_likelihood(masses: Floats, weights: Floats) -> Likelihood:
-    """Tables for f = sum_g weights[k, g] / masses[g] exp(-s / masses[g]) for each kind k of token.
+    """The tables for the densities f_k(s) = sum_g w_kg exp(-s / p_g) / p_g, one for each kind k of token.
 
     Args:
-        masses: values of p(x), in (0, 1], shape (G,).
-        weights: how often they occur, shape (kinds, G); rows sum to 1.
+        masses: p_g, values of the model's probability p(x) of a token that was written, in (0, 1], shape (G,).
+        weights: w_kg, the share of written tokens of kind k with p(x) = p_g, shape (kinds, G); rows sum to 1.
     """
     cell = np.arange(_CELLS + 1)
     edges = np.exp2((cell >> _CELL_BITS) - 64.0) * (1 + (cell & ((1 << _CELL_BITS) - 1)) / (1 << _CELL_BITS))

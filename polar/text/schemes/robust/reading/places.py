@@ -75,13 +75,13 @@ def pairs_of(text: SplitText, near: NDArray[np.bool_]) -> Pairs:
 
 
 class Field:
-    """Likelihood ratios of the tokens of a text at the places of a stretch, those that were looked at.
+    """Likelihood ratios of pairs (token of a text, place of the random tape), for the pairs that were computed.
 
     Args:
-        text: the words.
-        plain: of the tokens where they stand in the text, shape (tokens, size).
-        lengths: of the tokens that open words, if the word before has 1, 2, ... tokens on the tape, shape (lengths,
-            openers, size).
+        text: the text, split into words and tokens.
+        plain: ratios of every token at the place that its own position in its word gives, shape (tokens, size).
+        lengths: ratios of the first token of every word, for the case that the word before has 1, 2, ... tokens on the
+            tape, shape (lengths, words, size).
     """
 
     def __init__(self, text: SplitText, plain: Singles, lengths: Singles) -> None:

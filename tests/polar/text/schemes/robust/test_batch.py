@@ -59,7 +59,7 @@ def test_processes_get_no_receiver(rows):
     assert pickle.loads(pickle.dumps(reader))(rows[2]) == first
 
 
-def test_the_p_value_counts_every_form_that_was_read(rows):
+def test_a_quoted_text_has_the_p_value_of_the_plain_one(rows):
     reader = RowReader(KEY, mini_tokenizer(), "body", nonces=range(4))
     plain = "Some words without a mark that go on."
     one, two = reader({"body": plain}), reader({"body": f"> {plain}"})
