@@ -106,7 +106,7 @@ def write_samples(options: Options) -> None:
 
 def _save(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
     with path.open("wb") as stream:
-        np.savez_compressed(stream, **arrays)
+        np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
 
 
 def work(options: Options) -> None:
