@@ -12,11 +12,13 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import tyro
 from command import run_benchmark
+from numpy.typing import NDArray
 
 from polar.text.schemes.robust.words import KINDS, as_letters, split_text
 from wm_env.common.arguments import parse
@@ -103,7 +105,7 @@ def write_samples(options: Options) -> None:
     write_atomically(options.samples, lambda path: _save(path, stored))
 
 
-def _save(path: Path, arrays: dict[str, Floats | Ints]) -> None:
+def _save(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
     with path.open("wb") as stream:
         np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
 

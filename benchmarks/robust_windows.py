@@ -82,6 +82,10 @@ def decode(nonces: int, window: str) -> tuple[float, int, bool]:
     return found.p_value, found.attempts, found.payload is not None
 
 
+def _write(content: str, path: Path) -> None:
+    path.write_text(content)
+
+
 def work(options: Options) -> None:
     within(options, count=MANY, decoded=MANY, words=(1, 500), nonces=(1, 128), workers=(1, 256))
     kept: dict[str, list[float]] = json.loads(options.out.read_text()) if options.out.exists() else {}
@@ -91,8 +95,7 @@ def work(options: Options) -> None:
         source = islice(windows(options.files, options.words), before, None)
         while batch := list(islice(source, min(2000, options.count - len(p_values)))):
             p_values += pool.map(partial(detect, options.nonces), batch, chunksize=50)
-            content = json.dumps({"p_values": p_values})
-            write_atomically(options.out, lambda path, content=content: path.write_text(content))
+            write_atomically(options.out, partial(_write, json.dumps({"p_values": p_values})))
             spent = time.perf_counter() - start
             left = spent / (len(p_values) - before) * (options.count - len(p_values))
             print(f"{len(p_values)} windows in {spent:.0f} s, {left:.0f} s left", file=sys.stderr, flush=True)

@@ -25,7 +25,7 @@ _PROMISE = 12.0
 """Bits that a candidate shows at check places along one alignment before its check is computed over all."""
 
 _MIXED = 4
-"""Candidates whose mean says what the tokens of levels 1 to K tell about the alignment."""
+"""Beginnings whose mean says what the tokens of levels 1 to K - 1 tell about the alignment."""
 
 
 @dataclass(frozen=True)
