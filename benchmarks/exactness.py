@@ -1,7 +1,7 @@
 """What exact arithmetic costs: passes in floats and with every exact product, as ratios in one process.
 
-python -m benchmarks.exactness                                      the embedded model
-python -m benchmarks.exactness --device cuda --shape llada-8b       random weights of LLaDA-8B's shape
+python benchmarks/exactness.py                                      the embedded model
+python benchmarks/exactness.py --device cuda --shape llada-8b       random weights of LLaDA-8B's shape
 """
 
 import math
