@@ -104,7 +104,11 @@ def measure(
                     _kept(path, partial(_row, pool, folder, name, temperature, length, edit, texts))
             windows = human_windows(human, 200, HUMAN_WINDOWS)
             scores = partial(pool.map, partial(score_of, name, 200), range(len(windows)), windows, chunksize=4)
-            _kept(human_path(folder, name), lambda scores=scores: list(scores()))
+            _kept(human_path(folder, name), partial(_listed, scores))
+
+
+def _listed(scores: Callable[[], Iterable[float]]) -> list[float]:
+    return list(scores())
 
 
 def _row(

@@ -73,7 +73,10 @@ def length_table(folder: Path, temperature: float) -> str:
             ]
             scores = human_scores(folder, name)
             threshold = np.quantile(scores, 0.99) if scores else np.inf
-            line += [percent(np.array(each.score) > threshold) if each and scores else "" for each in (middle, later)]
+            line += [
+                percent([score > threshold for score in each.score]) if each and scores else ""
+                for each in (middle, later)
+            ]
             line.append(f"{200 / np.median(middle.seconds):,.0f}")
         lines.append(line)
     plain = list(read_texts(folder, "plain", temperature, LENGTHS[-1]))
@@ -131,7 +134,7 @@ def draw(folder: Path, path: Path) -> None:
         axis.plot(shares, limits, color="black", linestyle=":", label="model-free limit")
         for number, name in enumerate(MEASURED):
             found = [row(folder, name, temperature, 200, edit) for edit in CURVE]
-            exact = [np.nan if each is None else 100 * np.mean(each.right) for each in found]
+            exact = [np.nan if each is None else 100 * float(np.mean(each.right)) for each in found]
             axis.plot(shares, exact, marker="o", color=COLOURS[number % len(COLOURS)], label=name)
         axis.set_xlabel("words replaced, %")
         axis.set_ylabel("messages of 32 bits read exactly, %")

@@ -9,13 +9,14 @@ import gzip
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from mark_schemes.door import Mark, payload_of
 from mark_schemes.registry import make_marks
+from transformers import PreTrainedModel
 
 from polar.text.schemes.robust.sampling import Chooser, Sampling, write_forward
 from wm_env.common.arrays import Floats, Ints
@@ -173,6 +174,7 @@ def paraphrase(lm: MaskedLM, contexts: Ints, tokens: Ints, temperature: float, s
 
 def _laws_at(lm: MaskedLM, canvas: Ints, places: Ints, temperature: float) -> Floats:
     """The laws of some places of each row, shape (N, places, V); for networks in floats."""
+    assert isinstance(lm.network, PreTrainedModel)
     hidden = lm.network.model(torch.from_numpy(canvas).to(lm.banned.device), use_cache=False).last_hidden_state
     rows = torch.arange(len(canvas), device=hidden.device)[:, None]
     logits = lm.network.lm_head(hidden[rows, torch.from_numpy(places).to(hidden.device)])
@@ -206,7 +208,11 @@ def write_texts(
                     written = write_batch(lm, mark, temperature, length, range(texts), prompts)
                     lines = "".join(json.dumps(asdict(text)) + "\n" for text in written)
                     content = gzip.compress(lines.encode())
-                    write_atomically(path, lambda target, content=content: target.write_bytes(content))
+                    write_atomically(path, partial(_put, content))
+
+
+def _put(content: bytes, path: Path) -> None:
+    path.write_bytes(content)
 
 
 def read_texts(folder: Path, name: str, temperature: float, length: int) -> Iterator[MarkText]:
