@@ -8,8 +8,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from agents.common.table import preset
 from agents.ppo_lagrangian.settings import PPOSettings
+from agents.train import main
 from agents.training.run import start_run, train
-from train import main
 from wm_env.common import events as event_files
 from wm_env.tree import save_tree
 
