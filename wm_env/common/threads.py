@@ -58,10 +58,13 @@ def set_own_threads(count: int) -> None:
 
     with _CHANGING:
         keeper = Thread(target=keep)
-        keeper.start()
-        asked.wait()
-        torch.set_num_threads(count)
-        changed.set()
+        try:
+            keeper.start()
+            asked.wait()
+            torch.set_num_threads(count)
+        finally:
+            # Ctrl-C may come in between: a thread that waits for ever would keep the process from ending.
+            changed.set()
         keeper.join()
 
 

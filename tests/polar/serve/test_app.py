@@ -258,7 +258,7 @@ def test_the_interface_is_described(client):
     paths = client.get("/openapi.json").json()["paths"]
     assert set(paths) == {"/status", "/embed", "/plain", "/decode", "/detect"}
     schema = paths["/decode"]["post"]["responses"]["422"]["content"]["application/json"]["schema"]
-    assert schema["$ref"].endswith("/Problem")
+    assert schema["$ref"].endswith("/ProblemBody")
 
 
 def test_status_says_what_the_server_takes(client):
