@@ -9,8 +9,10 @@ from wm_env.common.command import WorkFailedError
 from wm_env.common.files import naming
 
 _CONTROLS = ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")
-_DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Letters that turn the direction of writing, so that a line can look like another."""
+_DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Letters that turn the direction of others, so that a line can look like another. The marks of Hebrew and Arabic text
+(U+200E, U+200F, U+061C) only say on which side a full stop stands.
+"""
 
 
 def write_message(message: Message) -> None:

@@ -133,6 +133,7 @@ def test_the_embedded_model_s_tokenizer_is_read_alike_with_and_without_transform
         ("soft\u00adhyphen", True),
         ("水\u2028", False),
         ("\x1b[2J", False),
+        ("\u05e9\u05dc\u05d5\u05dd\u200f!", True),
         ("a\u202eb", False),
         ("\u2066a", False),
         ("over\rwritten", False),

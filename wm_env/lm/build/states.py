@@ -17,6 +17,7 @@ from wm_env.lm.build.partial import Context, clean_parts, read_parts, save_part
 from wm_env.lm.models.exact.functions import exp2
 from wm_env.lm.models.exact.law import log2_sum
 from wm_env.lm.models.masked_lm import MaskedLM
+from wm_env.lm.models.stack import reductions
 from wm_env.lm.pools.candidates import Pool, make_pools
 from wm_env.lm.pools.settings import PoolSettings
 from wm_env.lm.text import is_byte_level, spell, token_bytes
@@ -80,6 +81,7 @@ def pool_law(lm: MaskedLM, settings: PoolSettings) -> dict[str, Any]:
     kind = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
     return {
         **law,
+        "dtype": lm.number_format + reductions(device),
         "device": f"{device.type} {kind}",
         "torch": torch.__version__,
         "compiled": lm.compiled,

@@ -21,7 +21,8 @@ class Stack:
     Attributes:
         model: fingerprint of weights and configuration.
         tokenizer: fingerprint of the tokenizer.
-        numbers: version of the exact arithmetic with its number format, or the number format of float arithmetic.
+        numbers: version of the exact arithmetic with its number format, or the number format of float arithmetic and
+            what reduces it, see `reductions`.
         device: the card's name, or "cpu" with the instructions that torch uses on it; None where it does not matter.
         torch: version, with the build; None likewise.
         transformers: version; None likewise.
@@ -58,10 +59,21 @@ def stack_of(lm: MaskedLM) -> Stack:
 
     return replace(
         stack,
+        numbers=lm.number_format + reductions(lm.banned.device),
         device=device_name(lm.banned.device),
         torch=torch.__version__,
         transformers=transformers.__version__,
     )
+
+
+def reductions(device: torch.device) -> str:
+    """Settings of the process that change numbers in floats: autocast, and float32 products of less precision."""
+    found = ""
+    if torch.is_autocast_enabled(device.type):
+        found += f", autocast to {str(torch.get_autocast_dtype(device.type)).removeprefix('torch.')}"
+    if (precision := torch.get_float32_matmul_precision()) != "highest":
+        found += f", products of {precision} precision"
+    return found
 
 
 def device_name(device: torch.device) -> str:

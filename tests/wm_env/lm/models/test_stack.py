@@ -46,6 +46,20 @@ def test_a_stack_is_named_by_all_that_matters(folder, other):
     assert stack.model[:12] in str(stack)
 
 
+def test_a_stack_in_floats_names_what_reduces_its_numbers(folder):
+    lm, exact = load_lm(folder, arithmetic="float"), load_lm(folder)
+    usual, unchanged = stack_of(lm), stack_of(exact)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert stack_of(lm).numbers == "float32, autocast to bfloat16"
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert stack_of(lm).numbers == "float32, products of medium precision"
+        assert stack_of(exact) == unchanged
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert stack_of(lm) == usual
+
+
 def test_an_exact_stack_is_model_tokenizer_and_arithmetic(folder, other):
     stack = stack_of(load_lm(folder))
     model, tokenizer = stack.model[:12], stack.tokenizer[:12]
