@@ -143,3 +143,11 @@ def test_the_embedded_model_s_tokenizer_is_read_alike_with_and_without_transform
 )
 def test_what_a_terminal_is_shown(text, plain):
     assert is_plain_text(text.encode()) == plain
+
+
+def test_an_id_that_is_no_number_is_named(tmp_path):
+    values = json.loads((ROOT / "wm_env/lm/mini/tokenizer.json").read_text())
+    values["added_tokens"][0]["id"] = "x"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"added_tokens.*id"):
+        read_text_tokenizer(tmp_path)
