@@ -61,3 +61,9 @@ def small_tree_file(small_tree: StateTree, tmp_path_factory: pytest.TempPathFact
     path = tmp_path_factory.mktemp("trees") / "small.safetensors"
     save_tree(small_tree, path)
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hangups_arrive() -> None:
+    """A suite that nohup started ignores SIGHUP, and so would every command that it starts."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
