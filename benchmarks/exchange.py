@@ -13,27 +13,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import torch
-import tyro
 from command import MANY, SEEDS, run_benchmark, within
-from sharing import Share, Tally, add, run_shares
 
-from polar.text.channel import Channel, open_channel
-from polar.text.decoding import decode
-from polar.text.embedding import embed_with_retries
-from polar.text.keys.key import KEY_BYTES, Key
-from polar.text.schemes.block import Block
-from polar.text.settings import LawSettings, Limits, Settings
-from polar.text.sources import open_vocabulary
-from polar.text.vocabulary import Vocabulary
-from wm_env.common.arguments import parse
-from wm_env.common.files import check_output, read_json, write_json
-from wm_env.common.json_values import read_as
-from wm_env.lm.models.load import load_lm
-from wm_env.lm.models.masked_lm import MaskedLM
-from wm_env.lm.models.stack import device_name
-from wm_env.lm.prompts import read_prompts
+from wm_env.common.command import quitting_on_interrupt
+
+with quitting_on_interrupt(__name__):
+    import numpy as np
+    import torch
+    import tyro
+    from sharing import Share, Tally, add, run_shares
+
+    from polar.text.channel import Channel, open_channel
+    from polar.text.decoding import decode
+    from polar.text.embedding import embed_with_retries
+    from polar.text.keys.key import KEY_BYTES, Key
+    from polar.text.schemes.block import Block
+    from polar.text.settings import LawSettings, Limits, Settings
+    from polar.text.sources import open_vocabulary
+    from polar.text.vocabulary import Vocabulary
+    from wm_env.common.arguments import parse
+    from wm_env.common.files import check_output, read_json, write_json
+    from wm_env.common.json_values import read_as
+    from wm_env.lm.models.load import load_lm
+    from wm_env.lm.models.masked_lm import MaskedLM
+    from wm_env.lm.models.stack import device_name
+    from wm_env.lm.prompts import read_prompts
 
 MESSAGE_BYTES = 4
 NONCES = 4

@@ -23,7 +23,7 @@ with quitting_on_interrupt(__name__):
     from agents.common.evaluation import Evaluation
     from agents.ppo_lagrangian.agent import AGENT
     from agents.ppo_lagrangian.callbacks import LawEvaluation, evaluate_deterministic
-    from agents.ppo_lagrangian.shipped import save_policy
+    from agents.ppo_lagrangian.shipped import POLICY_FORMAT, save_policy
     from agents.ppo_lagrangian.training import make_model
     from agents.ppo_lagrangian.vec_env import LogitVecEnv
     from wm_env.common.arguments import parse
@@ -149,6 +149,8 @@ def main() -> None:
     options = parse(Options)
     within(options, seeds=SEEDS, prompts=MANY, iterations=MANY, penalty=(0, 10**6), margin=(0, 1), threads=(1, 1024))
     check_output(options.out, "name another --out", "held_out_percent")
+    if options.save is not None:
+        check_output(options.save, "name another --save", POLICY_FORMAT.kind)
     torch.set_num_threads(options.threads)
     preset = AGENT.presets[options.preset]
     whole = open_tree("news")

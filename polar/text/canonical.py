@@ -26,8 +26,10 @@ from polar.text.vocabulary import Vocabulary
 BYTE_ORDER_MARK = "\ufeff"
 
 _PARAGRAPH = re.compile(r"\n\s*\n")
-_QUOTE = re.compile(r"^[ \t]*(?:>[ \t]?)+", re.MULTILINE)
-_TYPOGRAPHIC = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "\u2011": "-"})
+QUOTE = re.compile(r"^[ \t]*(?:>[ \t]?)+", re.MULTILINE)
+"""Marks of quotation in front of the lines of a mail."""
+TYPOGRAPHIC = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "\u2011": "-"})
+"""What word processors put in the place of plain characters, and those."""
 
 MOST_FORMS = 64
 """Places of a document where a text may begin, at most."""
@@ -80,7 +82,7 @@ def canonical_forms(data: bytes, prompt: str) -> list[bytes]:
         return []
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
     variants = [plain]
-    for undo in (html.unescape, lambda text: _QUOTE.sub("", text), lambda text: text.translate(_TYPOGRAPHIC)):
+    for undo in (html.unescape, lambda text: QUOTE.sub("", text), lambda text: text.translate(TYPOGRAPHIC)):
         variants += [other for variant in variants if (other := undo(variant)) not in variants]
     found: list[str] = []
     for variant in variants:

@@ -18,7 +18,6 @@ with quitting_on_interrupt(__name__):
     from wm_env.common.arguments import parse
     from wm_env.common.files import read_json
     from wm_env.lm.models.checkpoint_tokenizer import read_tokenizer
-    from wm_env.lm.models.exact.checkpoint import FORMAT_KEYS
     from wm_env.lm.models.llada_config import LLaDAConfig
     from wm_env.lm.models.network import build_network
     from wm_env.lm.pretrain.checkpoint import save_integers
@@ -48,8 +47,7 @@ def write_mean(models: Sequence[Path], weights: Sequence[float], out: Path) -> N
         raise ValueError(f"{len(models)} models but {len(weights)} weights; give one a model")
     if not all(weight > 0 and isfinite(weight) for weight in weights):
         raise ValueError("weights must be positive numbers")
-    values = read_json(models[0] / "config.json")
-    config = LLaDAConfig.from_json({name: value for name, value in values.items() if name not in FORMAT_KEYS})
+    config = LLaDAConfig.from_json(read_json(models[0] / "config.json"))
     tokenizer = read_tokenizer(models[0])
     network = build_network(config)
     total: dict[str, torch.Tensor] = {}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from polar.text.canonical import canonical, decoded
+from polar.text.canonical import QUOTE, TYPOGRAPHIC, canonical, decoded
 from polar.text.decoding import Decoded
 from polar.text.framing import BitString, Message
 from polar.text.keys.key import Key
@@ -15,13 +15,10 @@ from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.settings import Settings
 from wm_env.lm.tokenizer import TextTokenizer
 
-_TYPOGRAPHIC = str.maketrans(
-    {"‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "‑": "-", "\u00a0": " ", "\u00ad": None}
-)
-
 if TYPE_CHECKING:
     from polar.text.schemes.robust import Robust
-_QUOTE = re.compile(r"^[ \t]*(>[ \t]?)+", re.MULTILINE)
+
+_PLAIN = TYPOGRAPHIC | str.maketrans({"\u00a0": " ", "\u00ad": None})
 _EMPHASIS = re.compile(r"(?<!\w)(\*\*|__|\*|_|`)(?=\S)(.{1,500}?)(?<=\S)\1(?!\w)")
 _ESCAPED = re.compile(r"\\([\\`*_{}\[\]()#+\-.!>])")
 _HYPHENATED = re.compile(r"(?<=[a-z])-\n(?=[a-z])")
@@ -60,7 +57,7 @@ def plain_forms(text: str) -> list[str]:
     """
     check_length(text)
     plain = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    undone = _HYPHENATED.sub("", _QUOTE.sub("", html.unescape(plain))).translate(_TYPOGRAPHIC)
+    undone = _HYPHENATED.sub("", QUOTE.sub("", html.unescape(plain))).translate(_PLAIN)
     undone = " " + canonical(_ESCAPED.sub(r"\1", _EMPHASIS.sub(r"\2", undone)))
     return [plain] if undone.strip() == plain.strip() else [undone, plain]
 

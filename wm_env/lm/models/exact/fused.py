@@ -1,7 +1,7 @@
 """A layer with int8 products, fused: the bits of the eager layer, several times as fast.
 
-`start` gives the fused layers of a network where they can run and compute what the eager operations compute; else the
-reason why not. `fused_check` compares every kernel, with the sizes of the steps.
+`fused_start` gives the fused layers of a network where they can run and compute what the eager operations compute, by
+comparing every kernel with the sizes of the steps; else the reason why not.
 """
 
 import math

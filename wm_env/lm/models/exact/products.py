@@ -95,11 +95,9 @@ class Product:
             y = self._multiplied(operand, slice(None)).to(torch.float32)  # below 2^24 each
             rows = len(y) // 2
             return torch.add(y[rows:], y[:rows], alpha=256)
-        return whole(self.halves(operand) if self._kind == "int8" else self._sum(operand, torch.float64))
-
-    def halves(self, operand: Tensor) -> Tensor:
-        """The sums of an int8 product: (2 M, K) -> (2 M, N) int32, those of the high halves above those of the low."""
-        return self._multiplied(operand, slice(None))
+        return whole(
+            self._multiplied(operand, slice(None)) if self._kind == "int8" else self._sum(operand, torch.float64)
+        )
 
     def _sum(self, operand: Tensor, dtype: torch.dtype) -> Tensor:
         """The sum over the parts of the columns; a single part is as it is."""
