@@ -96,17 +96,18 @@ def _silence(stream: TextIO) -> None:
 def quitting_on_interrupt(module: str) -> Iterator[None]:
     """Within the context Ctrl-C ends the process at once, if `module`, the caller's `__name__`, is run as a command.
 
-    The environment of the command is settled too: Matplotlib needs no backend, and threads of OpenMP that wait sleep,
-    since threads that spin take the core from the other thread where cores are shared.
+    The environment of the command is settled too: Matplotlib needs no backend, and the bar no settings; threads
+    of OpenMP that wait sleep, since threads that spin take the core from the other thread where cores are shared.
 
     Made for imports, where there is nothing to clean up: Python's KeyboardInterrupt comes out of the middle of an
     import as a long traceback, or as another error of the library. Where Ctrl-C is ignored, it stays so. A help that
-    nobody reads to its end is no error.
+    nobody reads to its end is no error; one that does not fit on a disk is one, of one line.
     """
     if module != "__main__":
         yield
         return
-    os.environ.pop("MPLBACKEND", None)
+    for name in [name for name in os.environ if name == "MPLBACKEND" or name.startswith("TQDM_")]:
+        del os.environ[name]
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     quits = signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None)
     if quits:
@@ -117,6 +118,11 @@ def quitting_on_interrupt(module: str) -> Iterator[None]:
         # The help is printed within the context.
         silence_output()
         sys.exit(0)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        silence_output()
+        sys.exit(tell_failure(error))
     finally:
         if quits:
             signal.signal(signal.SIGINT, signal.default_int_handler)

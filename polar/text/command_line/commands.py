@@ -6,7 +6,7 @@ from pathlib import Path
 from time import process_time
 from typing import TYPE_CHECKING
 
-from polar.text.canonical import canonical_prompt
+from polar.text.canonical import canonical, canonical_prompt, decoded
 from polar.text.command_line.options import FIRST_NONCES, Decode, Detect, Embed, Model
 from polar.text.command_line.output import write_message, write_output
 from polar.text.decoding import Decoded, decode_with_record, decode_with_tokenizer
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 4
 """Nonces that are tried when a text cannot be sent."""
+
+
+def _digest(text: bytes) -> str:
+    """SHA-256 of a received text, in hex; copies that differ in white space, line ends or encoding are one text."""
+    plain = decoded(text)
+    return hashlib.sha256(text if plain is None else canonical(plain).encode()).hexdigest()
 
 
 def import_models() -> None:
@@ -153,7 +159,7 @@ def run_decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bo
         return False
     tell(f"nonce {found.nonce}, p-value {found.p_value:.3g}")
     assert found.nonce is not None
-    new = Seen(settings.sender, found.nonce, use_of(settings, front).hex(), hashlib.sha256(text).hexdigest())
+    new = Seen(settings.sender, found.nonce, use_of(settings, front).hex(), _digest(text))
     if line := what_was_seen(seen, new):
         tell(line)
     try:
@@ -171,7 +177,6 @@ def run_detect(options: Detect, key: Key, text: bytes) -> bool:
         ValueError: the text is not UTF-8 or too long, or a setting is out of range.
         OSError: the tokenizer is missing.
     """
-    from polar.text.canonical import decoded
     from polar.text.schemes.robust.messages import MARKED, plain_forms
     from polar.text.schemes.robust.reader import Receiver
     from polar.text.schemes.robust.settings import RobustSettings

@@ -227,3 +227,31 @@ def test_names_that_are_too_long(tmp_path):
     assert done.returncode == 2
     assert done.stderr.endswith("File name too long\n")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize(
+    "command", [["train.py"], ["evaluate.py"], ["-m", "polar", "keygen"], ["-m", "wm_env.lm.build"]]
+)
+def test_a_help_that_does_not_fit_on_a_disk(command):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, *command, "--help"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: No space left on device")
+    assert done.stderr.count("\n") == 1
+
+
+def test_settings_of_tqdm_are_not_obeyed(tmp_path):
+    save_key(Key(bytes(range(32))), tmp_path / "a.key")
+    done = subprocess.run(
+        [sys.executable, "-m", "polar", "detect", "--key", tmp_path / "a.key", ROOT / "LICENSE"],
+        cwd=ROOT,
+        env={**os.environ, "TQDM_MININTERVAL": "abc", "TQDM_DISABLE": "xyz", "TQDM_NCOLS": "abc"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr

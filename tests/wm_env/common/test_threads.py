@@ -1,5 +1,8 @@
 """The numbers of a model must not depend on how many threads torch may use."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +13,7 @@ import pytest
 import torch
 from encoder_networks import random_network
 from relative_files import write_encoder
+from repository import ROOT
 from tiny_lm import ALL_BYTES, write_lm
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM
@@ -184,3 +188,26 @@ def test_two_threads_that_overlap_leave_nothing_behind() -> None:
     with ThreadPoolExecutor(2) as pool:
         assert [call.result() for call in [pool.submit(first), pool.submit(second)]] == [3, 3]
     assert torch.get_num_threads() == in_a_new_thread(torch.get_num_threads) == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("used", ["loaded", "used"])
+def test_a_model_works_in_a_process_that_was_forked(used: str) -> None:
+    """The threads of OpenMP do not survive a fork, and a child must not wait for them."""
+    script = (
+        "import os, torch\n"
+        "from wm_env.lm.models.load import load_lm\n"
+        "torch.set_num_threads(2)\n"
+        "lm = load_lm('mini')\n"
+        "canvas = torch.arange(5, 69)[None].repeat(4, 1)\n"
+        f"if {used == 'used'}: lm.log2_probs(canvas, 50, 1.0)\n"
+        "torch.randn(600, 600) @ torch.randn(600, 600)\n"
+        "child = os.fork()\n"
+        "law = lm.log2_probs(canvas, 50, 1.0)\n"
+        "if not child: os._exit(0 if bool((law == law[:1]).all()) else 1)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True, cwd=ROOT
+    )
+    assert done.stdout == "0\n"

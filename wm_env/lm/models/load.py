@@ -6,12 +6,13 @@ transformers' own classes.
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
 from wm_env.common.files import first_line, read_json
 from wm_env.common.json_values import read_as
+from wm_env.common.threads import one_thread_after_fork
 from wm_env.lm.models.exact.checkpoint import open_source, write_integers
 from wm_env.lm.models.exact.quantise import Form
 from wm_env.lm.models.folder import find_model
@@ -19,10 +20,9 @@ from wm_env.lm.models.llada import exact_shape, load_llada
 from wm_env.lm.models.llada_config import LLaDAConfig, tensor_names
 from wm_env.lm.models.masked_lm import MaskedLM
 
-if TYPE_CHECKING:
-    pass
-
 Arithmetic = Literal["exact", "float"]
+
+one_thread_after_fork()
 
 _DECODERS = ("llada", "Dream")
 """Values of model_type that are no encoders."""

@@ -134,7 +134,11 @@ def test_what_was_read_is_noted_and_a_replay_named(run, key, model, tmp_path):
     text.write_bytes(run("embed", *options, "--message", "x", "--nonce", 100)[1])
     assert "before" not in run("decode", *options, text)[2]
     assert "nonce 100 was read before, in the same text" in run("decode", *options, text)[2]
-    text.write_bytes(text.read_bytes() + b" More.")
+    written = text.read_bytes()
+    for copy in (written + b"\r\n", b"\xef\xbb\xbf" + written, written.decode().encode("utf-16")):
+        text.write_bytes(copy)
+        assert "nonce 100 was read before, in the same text" in run("decode", *options, text)[2]
+    text.write_bytes(written + b" More.")
     code, out, err = run("decode", *options, text)
     assert (code, out) == (0, b"x")
     assert "nonce 100 was read before in another text" in err
