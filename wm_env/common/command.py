@@ -92,12 +92,17 @@ def _silence(stream: TextIO) -> None:
     os.close(null)
 
 
+_LEAST_COLUMNS = 20
+"""Of a help."""
+
+
 @contextmanager
 def quitting_on_interrupt(module: str) -> Iterator[None]:
     """Within the context Ctrl-C ends the process at once, if `module`, the caller's `__name__`, is run as a command.
 
-    The environment of the command is settled too: Matplotlib needs no backend, and the bar no settings; threads
-    of OpenMP that wait sleep, since threads that spin take the core from the other thread where cores are shared.
+    The environment of the command is settled too. Matplotlib needs no backend, the bar no settings, and a help some
+    columns, without which the library that draws it never ends. Threads of OpenMP that wait sleep, since threads that
+    spin take the core from the other thread where cores are shared.
 
     Made for imports, where there is nothing to clean up: Python's KeyboardInterrupt comes out of the middle of an
     import as a long traceback, or as another error of the library. Where Ctrl-C is ignored, it stays so. A help that
@@ -108,6 +113,9 @@ def quitting_on_interrupt(module: str) -> Iterator[None]:
         return
     for name in [name for name in os.environ if name == "MPLBACKEND" or name.startswith("TQDM_")]:
         del os.environ[name]
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and 0 < int(columns) < _LEAST_COLUMNS:  # 0 says that the width is not known
+        os.environ["COLUMNS"] = str(_LEAST_COLUMNS)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     quits = signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None)
     if quits:

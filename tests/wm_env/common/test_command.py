@@ -243,6 +243,20 @@ def test_a_help_that_does_not_fit_on_a_disk(command):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("columns", ["0", "1", "2"])
+def test_a_help_in_a_narrow_window_ends(columns):
+    done = subprocess.run(
+        [sys.executable, "-m", "polar", "keygen", "--help"],
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": columns},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_settings_of_tqdm_are_not_obeyed(tmp_path):
     save_key(Key(bytes(range(32))), tmp_path / "a.key")
     done = subprocess.run(

@@ -151,7 +151,7 @@ class _Drawn:
 
     def numbers(self, *size: int) -> Tensor:
         """Normal float32."""
-        return torch.randn(size, generator=self._generator).to(self._device)
+        return torch.randn(size, generator=self._generator, dtype=torch.float32).to(self._device)
 
     def spread(self, rows: int) -> Tensor:
         """Powers of ten between 1e-6 and 1e4, (rows, 1) float32."""

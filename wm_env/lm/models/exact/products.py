@@ -163,13 +163,13 @@ def _is_exact(form: Form, kind: Kind, device: str | torch.device, columns: int) 
     weight = torch.full((64, columns), top, dtype=torch.int8 if form == W8 else torch.int32)
     weight[1::2] = -top
     for rows in (1, 40, 256):
-        x = torch.full((rows, columns), float(form.top))
+        x = torch.full((rows, columns), float(form.top), dtype=torch.float32)
         x[1::2] = -form.top
         truth = torch.full((rows, 64), float(top * form.top * columns), dtype=torch.float64)
         truth[1::2] *= -1
         truth[:, 1::2] *= -1
         try:
-            product = Product(Matrix(weight, torch.ones(64)), form, kind, device)
+            product = Product(Matrix(weight, torch.ones(64, dtype=torch.float32)), form, kind, device)
             got = product(operand(x.to(device), kind))
         except (RuntimeError, TypeError, NotImplementedError):  # the device has no such product
             return False

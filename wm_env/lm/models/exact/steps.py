@@ -38,7 +38,7 @@ class EagerSteps:
 
     def __init__(self, shape: ExactShape, form: Form, kind: Kind, device: torch.device) -> None:
         self.shape, self.form, self.kind, self.device = shape, form, kind, device
-        self.top = torch.tensor(float(form.top), device=device)
+        self.top = torch.tensor(float(form.top), dtype=torch.float32, device=device)
         self._step = float32(1 / form.top)
         self._score = float32(LOG2_E / math.sqrt(shape.head_width))
         self._ones = torch.ones((), dtype=torch.float64, device=device)

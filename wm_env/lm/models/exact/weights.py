@@ -185,7 +185,7 @@ def float_tensors(source: Source) -> Iterator[tuple[str, Tensor]]:
     gone = folded(source.shape)
     for name, shape, norm in source.shape.tensors():
         if name in gone:
-            yield name, torch.ones(shape)
+            yield name, torch.ones(shape, dtype=torch.float32)
         elif len(shape) == 1:
             yield name, source.vector(name)
         else:

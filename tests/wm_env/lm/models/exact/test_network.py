@@ -138,6 +138,23 @@ def test_autocast_is_refused_and_compilation_has_no_effect() -> None:
     torch.compiler.reset()
 
 
+@pytest.mark.parametrize("form", [W8, W24], ids=lambda form: form.name)
+@pytest.mark.parametrize("usual", [torch.float16, torch.bfloat16, torch.float64])
+def test_the_default_number_format_changes_no_bit(usual: torch.dtype, form: Form) -> None:
+    tensors, canvas = random_network(LLADA), torch.arange(5, 37)[None]
+
+    def network() -> ExactNetwork:
+        return ExactNetwork(FloatSource(LLADA, form, reading(tensors)))
+
+    expected = network().logits(canvas, [3])
+    torch.set_default_dtype(usual)
+    try:
+        found = network().logits(canvas, [3])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found, expected)
+
+
 def test_reduced_float32_products_are_refused_where_they_are_used() -> None:
     safe, exposed = network(LLADA, kind="float64"), network(LLADA, kind="float32")
     usual = safe.logits(CANVAS, [4])
