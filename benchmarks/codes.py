@@ -1,17 +1,18 @@
 """Rates of short codes at total variation 0 behind edits, beside the limits of every code; n = 8 .. 1024 tokens.
 
-    python benchmarks/codes.py --out docs/figures/codes.png
+    python benchmarks/codes.py --folder runs/codes --out docs/figures/codes.png
 
 The source is the Corollary's cover of 64 tokens, two labels: tokens are free or stuck (`wm_env.theory.free_tokens`).
 A share of the tokens is replaced by others on the way. The rate of a scheme is that of its longest message whose block
 error, with the encoder's failures, is at most `--block-error`: a length is found on some frames by bisection, together
-with the scheme's check and trust, and then lowered on fresh frames until the error measured there fits.
+with the scheme's check and trust, and then lowered on fresh frames until the error measured there fits. The search takes
+about an hour of processor time; points that the folder holds are not searched again.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from command import MANY, SEEDS, draw_bits, run_benchmark, within
@@ -35,7 +36,8 @@ with quitting_on_interrupt(__name__):
     )
     from polar.code.lists.precoding import CHECKS, PAC_TAPS
     from wm_env.common.arguments import parse
-    from wm_env.common.files import check_output, write_atomically
+    from wm_env.common.files import check_output, make_folder, read_json, write_atomically, write_json
+    from wm_env.common.progress import ProgressBar
     from wm_env.theory.free_tokens import FreeTokens, corollary_labels, label_capacity, message_limit
 
 VOCABULARY = 64
@@ -48,6 +50,8 @@ SCHEMES = ("SC", "CRC-SCL", "PAC")
 class Options:
     """What is compared, and how thoroughly."""
 
+    folder: Path = Path("runs/codes")
+    """Where the points are kept, a file each."""
     out: Path | None = None
     """Figure file; none by default."""
     log_lengths: tuple[int, ...] = (3, 4, 5, 6, 7, 8, 9, 10)
@@ -67,13 +71,19 @@ class Options:
     seed: int = 0
     """Of all randomness."""
 
+    def path(self, name: str, log_length: int, replaced: float) -> Path:
+        """Where a point is kept; the file's name holds all that the point depends on."""
+        frames = f"{self.frames}-{self.fresh}-{self.block_error:g}"
+        return self.folder / f"{name}-{2**log_length}-{replaced:g}-{self.paths}-{frames}-{self.seed}.json"
+
 
 @dataclass(frozen=True)
 class Found:
-    """The longest message of one scheme at one point."""
+    """The longest message of one scheme at one point, and the settings that were chosen for it."""
 
-    scheme: ListScheme
     bits: int
+    check: int
+    trust: float
     wrong: int
     frames: int
 
@@ -126,9 +136,26 @@ def search(name: str, log_length: int, replaced: float, options: Options) -> Fou
     while bits:
         wrong = point.wrong(best, bits, options.fresh, rng)
         if wrong <= options.block_error * options.fresh:
-            return Found(best, bits, wrong, options.fresh)
+            return Found(bits, best.check.bits, best.trust, wrong, options.fresh)
         bits -= max(1, bits // 50)
-    return Found(best, 0, 0, options.fresh)
+    return Found(0, best.check.bits, best.trust, 0, options.fresh)
+
+
+def keep(name: str, log_length: int, replaced: float, options: Options) -> None:
+    """Search a point and write it into the folder."""
+    write_json(options.path(name, log_length, replaced), asdict(search(name, log_length, replaced, options)))
+
+
+def search_all(points: Sequence[tuple[str, int, float]], options: Options) -> dict[tuple[str, int, float], Found]:
+    """All points, those that are missing in the folder searched first."""
+    make_folder(options.folder)
+    missing = [point for point in points if not options.path(*point).exists()]
+    with ProcessPoolExecutor(options.processes) as pool, ProgressBar(len(missing), "point") as bar:
+        pending = [pool.submit(keep, *point, options) for point in missing]
+        for done, future in enumerate(as_completed(pending), 1):
+            future.result()
+            bar.update(done)
+    return {point: Found(**read_json(options.path(*point))) for point in points}
 
 
 def main() -> None:
@@ -137,9 +164,7 @@ def main() -> None:
     if options.out is not None:
         check_output(options.out, "choose another --out")
     points = [(name, p, q) for p in reversed(options.log_lengths) for q in options.replaced for name in SCHEMES]
-    with ProcessPoolExecutor(options.processes) as pool:
-        pending = {point: pool.submit(search, *point, options) for point in points}
-        found = {point: future.result() for point, future in pending.items()}
+    found = search_all(points, options)
     limits = {(p, q): limit(p, q, options) for p in options.log_lengths for q in options.replaced}
     show(found, limits, options)
     if options.out is not None:
@@ -165,7 +190,7 @@ def show(
             mine = [found[name, p, q] for name in SCHEMES]
             rates = " | ".join(f"{each.bits / 2**p:.4f}" for each in mine)
             wrong = ", ".join(f"{each.wrong}" for each in mine)
-            settings = ", ".join(f"{each.scheme.check.bits}/{each.scheme.trust:g}" for each in mine)
+            settings = ", ".join(f"{each.check}/{each.trust:g}" for each in mine)
             print(f"| {q:g} | {2**p} | {rate:.4f} | {limits[p, q]:.4f} | {rates} | {wrong} | {settings} |")
 
 
