@@ -5,8 +5,8 @@
 The source is the Corollary's cover of 64 tokens, two labels: tokens are free or stuck (`wm_env.theory.free_tokens`).
 A share of the tokens is replaced by others on the way. The rate of a scheme is that of its longest message whose block
 error, with the encoder's failures, is at most `--block-error`: a length is found on some frames by bisection, together
-with the scheme's check and trust, and then lowered on fresh frames until the error measured there fits. The search takes
-about an hour of processor time; points that the folder holds are not searched again.
+with the scheme's check and trust, and then lowered on fresh frames until the error measured there fits. It takes about
+an hour of processor time; points that the folder holds are not searched again.
 """
 
 import dataclasses
