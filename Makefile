@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+EXAMPLES := .venv-examples
 ROUNDS ?= 5
 
-.PHONY: run test verify search lint type docs format clean
+.PHONY: run test verify search examples lint type docs format clean
 
 run: $(STAMP)  ## set up, train the paper's learner on the shipped tree, evaluate it, draw the figures
 	$(BIN)/python train.py
@@ -19,6 +20,13 @@ verify: $(STAMP)  ## does this machine compute the published numbers?
 
 search: $(STAMP)  ## other random examples for the properties, until one fails or ROUNDS are through
 	for round in $$(seq $(ROUNDS)); do $(BIN)/python -m pytest -m hypothesis --hypothesis-profile random || exit 1; done
+
+# An environment of its own, with the newest versions of everything: Ray RLlib pins an older Gymnasium than the tests use.
+examples:  ## run every example for a few steps, with all libraries that they need; minutes, and 7 GB in .venv-examples
+	$(PYTHON) -m venv $(EXAMPLES)
+	$(EXAMPLES)/bin/pip install --quiet --upgrade pip
+	$(EXAMPLES)/bin/pip install --quiet --upgrade --editable ".[examples]" pytest hypothesis
+	$(EXAMPLES)/bin/python -m pytest tests/examples
 
 lint: $(STAMP)  ## style
 	$(BIN)/ruff check .
@@ -41,4 +49,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:  ## remove the environment and all runs
-	rm -rf $(VENV) runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(EXAMPLES) runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,7 @@
 """PPO in one file, in the manner of CleanRL: python examples/cleanrl_ppo.py [STEPS].
 
-It learns a small problem, one prompt, one block and four candidates, whose laws are 20 numbers. After 14 seconds of one
-core the last line is
+It learns a small problem, one prompt, one block and four candidates, whose laws are 20 numbers. After about 14 seconds
+of one core the last line is about
 
     step 12288: rate 1.9343 of at most 2.0000 bits, cost 0.0387 of at most 0.1
 
