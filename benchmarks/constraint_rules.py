@@ -2,13 +2,18 @@
 
 Every rule is told the mean cost of a rollout's episodes and answers with (w_r, w_c); the learner then ascends
 (w_r grad J_r - w_c grad J_c) / (w_r + w_c). What a published method has beyond that, such as a trust region, it does
-not have here: the rules are compared, not the learners they come from. Constants are the papers' or their reference
-code's where these have the units of this problem, and else the ones that did best on the environment's default problem.
+not have here: the rules are compared, not the learners they come from. Their constants stand in constrained.yaml.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from wm_env.common.files import read_file
+from wm_env.common.json_values import entry, read_as
 
 Weights = tuple[float, float]
 
@@ -34,8 +39,8 @@ class Fixed:
 class DualAscent:
     """beta <- [beta + step (cost - epsilon)]_+, projected gradient ascent on the dual."""
 
-    step: float = 0.5
-    multiplier: float = 0.0
+    step: float
+    multiplier: float = field(default=0.0, init=False)
 
     def weights(self, cost: float, epsilon: float) -> Weights:
         self.multiplier = max(0.0, self.multiplier + self.step * (cost - epsilon))
@@ -46,10 +51,10 @@ class DualAscent:
 class DualAdam:
     """Adam on the multiplier, as OmniSafe and SafePO have it: the step is about `rate`, whatever the violation is."""
 
-    rate: float = 0.035
-    multiplier: float = 0.001
-    moments: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    count: int = 0
+    rate: float
+    multiplier: float = field(default=0.001, init=False)
+    moments: list[float] = field(default_factory=lambda: [0.0, 0.0], init=False)
+    count: int = field(default=0, init=False)
 
     def weights(self, cost: float, epsilon: float) -> Weights:
         self.count += 1
@@ -65,11 +70,11 @@ class DualAdam:
 class PID:
     """Stooke et al. (2020): proportional, integral and derivative terms of the violation, the last for rising costs."""
 
-    proportional: float = 10.0
-    integral_step: float = 0.5
-    derivative: float = 10.0
-    integral: float = 0.0
-    before: float | None = None
+    proportional: float
+    integral_step: float
+    derivative: float
+    integral: float = field(default=0.0, init=False)
+    before: float | None = field(default=None, init=False)
 
     def weights(self, cost: float, epsilon: float) -> Weights:
         self.integral = max(0.0, self.integral + self.integral_step * (cost - epsilon))
@@ -82,9 +87,9 @@ class PID:
 class ProportionalIntegral:
     """What `PPOLagrangian` does: dual ascent, and a term in proportion to the violation for the present update only."""
 
-    step: float = 0.5
-    gain: float = 10.0
-    integral: float = 0.0
+    step: float
+    gain: float
+    integral: float = field(default=0.0, init=False)
 
     def weights(self, cost: float, epsilon: float) -> Weights:
         self.integral = max(0.0, self.integral + self.step * (cost - epsilon))
@@ -95,7 +100,7 @@ class ProportionalIntegral:
 class CRPO:
     """Xu et al. (2021): the cost alone while it exceeds the limit by more than a tolerance, else the rate alone."""
 
-    tolerance: float = 0.0
+    tolerance: float
 
     def weights(self, cost: float, epsilon: float) -> Weights:
         return (0.0, 1.0) if cost > epsilon + self.tolerance else (1.0, 0.0)
@@ -106,7 +111,7 @@ class P3O:
     """Zhang et al. (2022): an exact penalty, kappa max(0, cost - epsilon), whose kappa is larger than the
     multiplier."""
 
-    kappa: float = 20.0
+    kappa: float
 
     def weights(self, cost: float, epsilon: float) -> Weights:
         return 1.0, self.kappa if cost > epsilon else 0.0
@@ -117,7 +122,7 @@ class IPO:
     """Liu et al. (2020): the log barrier ln(epsilon - cost) / t. It has no answer beyond the limit; there, the cost
     alone."""
 
-    sharpness: float = 20.0
+    sharpness: float
 
     def weights(self, cost: float, epsilon: float) -> Weights:
         return (1.0, 1 / (self.sharpness * (epsilon - cost))) if cost < epsilon else (0.0, 1.0)
@@ -127,25 +132,53 @@ class IPO:
 class CappedDual:
     """The multiplier of FOCOPS (Zhang et al. 2020): dual ascent, projected onto [0, `most`]."""
 
-    step: float = 0.01
-    most: float = 2.0
-    multiplier: float = 0.0
+    step: float
+    most: float
+    multiplier: float = field(default=0.0, init=False)
 
     def weights(self, cost: float, epsilon: float) -> Weights:
         self.multiplier = min(self.most, max(0.0, self.multiplier + self.step * (cost - epsilon)))
         return 1.0, self.multiplier
 
 
-RULES: dict[str, Callable[[float], Rule]] = {
-    "optimal multiplier": Fixed,
-    "penalty 1": lambda _: Fixed(1.0),
-    "dual ascent": lambda _: DualAscent(),
-    "dual Adam": lambda _: DualAdam(),
-    "PID": lambda _: PID(),
-    "ours": lambda _: ProportionalIntegral(),
-    "CRPO": lambda _: CRPO(),
-    "P3O": lambda _: P3O(),
-    "IPO": lambda _: IPO(),
-    "FOCOPS multiplier": lambda _: CappedDual(),
+KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (Fixed, DualAscent, DualAdam, PID, ProportionalIntegral, CRPO, P3O, IPO, CappedDual)
 }
-"""A new rule by name, from the optimal multiplier, which all but the first ignore."""
+
+MakeRule = Callable[[float], Rule]
+"""A new rule from the optimal multiplier, which all but one ignore."""
+
+
+def read_rules(path: Path) -> dict[str, MakeRule]:
+    """The rules of a YAML file by name, in its order: `rule`, a class of this module, and the class's constants.
+
+    The multiplier of `Fixed` may be the word `optimal`.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no YAML; or a rule, a constant or a number in it is wrong or missing.
+    """
+    try:
+        found = yaml.safe_load(read_file(path))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    return {name: _maker(name, values, path) for name, values in read_as(dict[str, Any], found, path).items()}
+
+
+def _maker(name: str, given: object, path: Path) -> MakeRule:
+    source = f"{path}: {name}"
+    word = entry(given, "rule", str, source)
+    if word not in KINDS:
+        raise ValueError(f"{source}: rule {word} is unknown: choose from {', '.join(KINDS)}")
+    kind = KINDS[word]
+    constants = {key: value for key, value in read_as(dict[str, Any], given, source).items() if key != "rule"}
+    if unknown := sorted(constants.keys() - {one.name for one in fields(kind) if one.init}):
+        raise ValueError(f"{source}: {unknown[0]} is unknown")
+    optimal = kind is Fixed and constants.get("multiplier") == "optimal"
+
+    def make(multiplier: float) -> Rule:
+        made: Rule = read_as(kind, constants | {"multiplier": multiplier} if optimal else constants, source)
+        return made
+
+    make(0.0)  # a wrong constant is an error now, not after the first run
+    return make
