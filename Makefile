@@ -25,8 +25,8 @@ search: $(STAMP)  ## other random examples for the properties, until one fails o
 examples:  ## run every example for a few steps, with all libraries that they need; minutes, and 7 GB in .venv-examples
 	$(PYTHON) -m venv $(EXAMPLES)
 	$(EXAMPLES)/bin/pip install --quiet --upgrade pip
-	$(EXAMPLES)/bin/pip install --quiet --upgrade --editable ".[examples]" pytest hypothesis
-	$(EXAMPLES)/bin/python -m pytest tests/examples
+	$(EXAMPLES)/bin/pip install --quiet --upgrade --editable ".[examples,track]" pytest hypothesis
+	$(EXAMPLES)/bin/python -m pytest tests/examples tests/agents/common/test_tracking.py
 
 lint: $(STAMP)  ## style
 	$(BIN)/ruff check .

@@ -45,6 +45,8 @@ class Options:
     -auto for --objective coded and --message-bits auto, then the same with -2 and so on; --resume takes the last."""
     resume: bool = False
     """Go on with the run in the run folder from its checkpoint, with the settings it was started with."""
+    track: Literal["wandb", "mlflow"] | None = None
+    """Send the numbers of TensorBoard to Weights & Biases or MLflow too (pip install wandb, or mlflow)."""
 
 
 _TABLES: dict[str, tuple[str, Mapping[str, Any]]] = {
@@ -69,6 +71,7 @@ def main() -> int:
         from agents.common.evaluation import law_summary
         from agents.common.interrupts import InterruptedRunError
         from agents.common.runs import last_folder, next_folder, run_name
+        from agents.common.tracking import check_tracker
         from agents.training.run import read_settings, resume_run, start_run, train
 
     def work() -> int:
@@ -76,12 +79,16 @@ def main() -> int:
             named = {field: value for field in _NAMING if (value := getattr(early, field)) is not None}
             folder = early.run or last_folder(Path("runs") / run_name(dataclasses.replace(default, **named), name))
             stored = read_settings(folder)
-            run = resume_run(folder, stored, _parse(stored)[1])
+            given, changed = _parse(stored)
+            check_tracker(given.track)
+            run = resume_run(folder, stored, changed)
         else:
+            given = options
+            check_tracker(given.track)
             folder = options.run or next_folder(Path("runs") / run_name(settings, name))
             run = start_run(folder, settings, sys.argv)
         try:
-            evaluation = train(run)
+            evaluation = train(run, given.track)
         except InterruptedRunError as stop:
             tell(str(stop))
             return 128 + stop.signal_number
@@ -131,13 +138,14 @@ def _parse(default: RunSettings) -> tuple[Options, RunSettings]:
             ("preset", names | None, None),
             ("run", Path | None, None),
             ("resume", bool, False),
+            ("track", Literal["wandb", "mlflow"] | None, None),
         ],
         frozen=True,
     )
     options_kind.__doc__ = Options.__doc__
     given: Any = parse(options_kind, description=__doc__, config=(tyro.conf.FlagCreatePairsOff,))
     settings = RunSettings(**{name: getattr(given.settings, name) for name, *_ in fields})
-    return Options(given.preset, given.run, given.resume), settings
+    return Options(given.preset, given.run, given.resume, given.track), settings
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where the numbers of a training run go: metrics.csv and TensorBoard, under the same names."""
+"""Where the numbers of a training run go: metrics.csv, TensorBoard and perhaps a tracker, under the same names."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.tensorboard.summary import hparams
 
 from agents.common.runs import RunFolder
+from agents.common.tracking import Tracker
 from wm_env.common.events import EventWriter
 from wm_env.common.figures import Figure, MaxNLocator, pixels
 from wm_env.common.files import fingerprint, write_text
@@ -40,6 +41,7 @@ class TrainingLog:
         folder: the run folder.
         begun: what a resumed run goes on from; a new run begins with no rows.
         limits: numbers that TensorBoard shows as lines beside metrics, by the metric: `limit/NAME` beside `eval/NAME`.
+        tracker: gets the numbers too, and is closed with the log.
 
     Raises:
         OSError: the folder cannot be written.
@@ -47,9 +49,13 @@ class TrainingLog:
     """
 
     def __init__(
-        self, folder: RunFolder, begun: Begun | None = None, limits: Mapping[str, float] | None = None
+        self,
+        folder: RunFolder,
+        begun: Begun | None = None,
+        limits: Mapping[str, float] | None = None,
+        tracker: Tracker | None = None,
     ) -> None:
-        self._limits = dict(limits or {})
+        self._limits, self._tracker = dict(limits or {}), tracker
         self._path = folder.metrics
         self._rows = [] if begun is None else _rows_up_to(folder.metrics, begun)
         self._writer = EventWriter(folder.path, purge_step=None if begun is None else begun.iteration + 1)
@@ -64,6 +70,8 @@ class TrainingLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._writer.close()
+        if self._tracker is not None:
+            self._tracker.close(whole=error is None)
 
     @property
     def last(self) -> int | None:
@@ -86,10 +94,7 @@ class TrainingLog:
         columns = list(dict.fromkeys(name for row in self._rows for name in row))
         lines = [",".join(columns), *(",".join(row.get(name, "") for name in columns) for row in self._rows)]
         write_text(self._path, "\n".join(lines) + "\n")
-        for name, value in metrics.items():
-            self._writer.add_scalar(name, value, iteration)
-        for name, value in self._limits.items():
-            self._writer.add_scalar(f"limit/{name}", value, iteration)
+        self._show(iteration, {**metrics, **{f"limit/{name}": value for name, value in self._limits.items()}})
 
     def add_laws(self, iteration: int, law: JointLaw) -> None:
         """Heat maps of P(u|s) and of P~(x|s) beside P(x|s), one figure of each per block."""
@@ -113,10 +118,26 @@ class TrainingLog:
         """The settings beside the numbers of the law that was saved, as `result/*`, for TensorBoard's HPARAMS tab."""
         tagged = {f"result/{name}": value for name, value in result.items() if value is not None}
         writer = self._writer._get_file_writer()
-        for summary in hparams(_flat(settings), tagged):  # type: ignore[no-untyped-call]
+        for summary in hparams(flat_values(settings), tagged):  # type: ignore[no-untyped-call]
             writer.add_summary(summary)
+        self._show(iteration, tagged)
+
+    def _show(self, iteration: int, tagged: Mapping[str, float]) -> None:
         for name, value in tagged.items():
             self._writer.add_scalar(name, value, iteration)
+        if self._tracker is not None:
+            self._tracker.add(iteration, tagged)
+
+
+def flat_values(values: Mapping[str, Any], before: str = "") -> dict[str, int | float | str]:
+    """Nested settings as one level, learner.policy.common, of the types that TensorBoard takes."""
+    flat: dict[str, int | float | str] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flat_values(value, f"{before}{name}.")
+        else:
+            flat[f"{before}{name}"] = value if isinstance(value, int | float | str) else str(value)
+    return flat
 
 
 def heat_maps(panels: Mapping[str, tuple[Tensor, str]], rows: str) -> Figure:
@@ -136,17 +157,6 @@ def heat_maps(panels: Mapping[str, tuple[Tensor, str]], rows: str) -> Figure:
             numbered.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         figure.colorbar(image, ax=axis, label="probability")
     return figure
-
-
-def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, int | float | str]:
-    """Nested settings as one level, learner.policy.common, of the types that TensorBoard takes."""
-    flat: dict[str, int | float | str] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{before}{name}.")
-        else:
-            flat[f"{before}{name}"] = value if isinstance(value, int | float | str) else str(value)
-    return flat
 
 
 def _rows_up_to(path: Path, begun: Begun) -> list[dict[str, str]]:

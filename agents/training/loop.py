@@ -10,9 +10,10 @@ from agents.common.checkpoints import Best, CheckpointHeader, checked, like, rea
 from agents.common.evaluation import Evaluation, law_metrics, progress_line
 from agents.common.interrupts import InterruptedRunError, Interrupts
 from agents.common.learner import Learner
-from agents.common.log import Begun, TrainingLog
+from agents.common.log import Begun, TrainingLog, flat_values
 from agents.common.runs import RunFolder, end_of_resumed, load_checkpoint, save_checkpoint
 from agents.common.settings import RunSettings
+from agents.common.tracking import open_tracker
 from agents.training.result import results, summary_of
 from wm_env.common.command import WorkFailedError, say
 from wm_env.common.files import write_json
@@ -27,16 +28,27 @@ class TrainingFailedError(WorkFailedError):
 
 
 def fit(
-    folder: RunFolder, problem: Problem, objective: Objective, settings: RunSettings, learner: Learner, resume: bool
+    folder: RunFolder,
+    problem: Problem,
+    objective: Objective,
+    settings: RunSettings,
+    learner: Learner,
+    resume: bool,
+    track: str | None = None,
 ) -> Evaluation:
     """Train to the last iteration; save the best law that meets the limit, or the last law if none does.
+
+    Args:
+        folder, problem, objective, settings, learner: of the run.
+        resume: go on from the checkpoint.
+        track: the tracker that gets the numbers too, a name in `agents.common.tracking`.
 
     Raises:
         InterruptedRunError: a signal came; the checkpoint and the best law so far were saved first.
         TrainingFailedError: NaN or infinity in the law or in the parameters; or the law, which was saved, is over the
             limit and has less rate and more cost than at the start.
         OSError: a file could not be written.
-        ValueError: the checkpoint is damaged or does not fit the problem.
+        ValueError: the checkpoint is damaged or does not fit the problem, or the tracker cannot begin.
     """
     start = time.perf_counter()
     progressed = _restore(folder, learner) if resume else _Progress()
@@ -44,8 +56,10 @@ def fit(
         end = end_of_resumed(folder, learner.iteration, settings.iterations)
         settings = dataclasses.replace(settings, iterations=end)
     total = settings.iterations if learner.iterates else 0
+    flat = flat_values(settings.to_json())
+    tracker = None if track is None else open_tracker(track, folder.path, learner.iteration, flat)
     with (
-        TrainingLog(folder, progressed.begun, _limits(problem, objective)) as log,
+        TrainingLog(folder, progressed.begun, _limits(problem, objective), tracker) as log,
         Interrupts() as interrupts,
         ProgressBar(total, "it", learner.iteration, every=math.inf) as shown,
     ):

@@ -142,23 +142,27 @@ def problem_of(folder: RunFolder, settings: RunSettings, fingerprint: str) -> Pr
     return _problem(tree, settings)
 
 
-def train(run: Run) -> Evaluation:
+def train(run: Run, track: str | None = None) -> Evaluation:
     """Find a law with the agent of the settings and write it to the run folder.
 
     A new run that fails before it has a checkpoint or a law is removed.
+
+    Args:
+        run: what `start_run` or `resume_run` returned.
+        track: wandb or mlflow get the numbers too, see `agents.common.tracking`.
 
     Raises:
         agents.common.interrupts.InterruptedRunError: a signal came; the state was saved first.
         agents.training.loop.TrainingFailedError: the learner diverged.
         OSError: a file could not be written, or another process trains in this folder.
-        ValueError: the checkpoint is damaged, or the planner needs more labels.
+        ValueError: the checkpoint is damaged, the planner needs more labels, or the tracker cannot begin.
     """
     with locked(run.folder), discarded_on_failure(run.folder) if run.new else nullcontext():
         if not run.resume:
             end_of_resumed(run.folder, 0, run.settings.iterations)
         with torch_threads(run.settings.threads):
             learner = agent_of(run.settings.agent).learner(run.problem, run.objective, run.settings)
-            return fit(run.folder, run.problem, run.objective, run.settings, learner, run.resume)
+            return fit(run.folder, run.problem, run.objective, run.settings, learner, run.resume, track)
 
 
 def _with_constants(settings: RunSettings) -> RunSettings:
