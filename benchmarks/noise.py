@@ -2,8 +2,8 @@
 
 python benchmarks/noise.py               all tables: an hour on a laptop CPU
 python benchmarks/noise.py --budgets 0   total variation 0 only: minutes
-python benchmarks/noise.py --budgets 0 --channels substitution --labels 128 --iterations 600 --parts
-                                         the planner with time, and the limit for unknown states: an hour
+python benchmarks/noise.py --budgets 0 --channels substitution --noises 0.2 --labels 256 --iterations 100 --parts
+                                         the planner with many labels, and the limit for unknown states: ten minutes
 
 The planner's rate I(U;Y) - I(U;S) beside the bound on all laws; errors of the coded planner's 3 bits after edits.
 Where the package is not installed: PYTHONPATH=. before the command.

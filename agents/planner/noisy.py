@@ -7,8 +7,11 @@ by data processing) is maximised in closed form, backwards over the blocks with 
     l(u,x) = sum_y K(y|x,s) log2 r(u|y),    a(x) = sum_u P(u,x|s) 2^(l(u,x)) / P(u|s),
     q = argmax H(q) + sum_x q(x) (log2 a(x) + value to go) - beta V(q, p),    P(u|x,s) ~ P(u,x|s) 2^(l(u,x)) / P(u|s).
 
-So the rate less beta times the cost never falls. It is not concave: the plan is a law, and `wm_env.criteria.noise`
-bounds all laws. It starts at a proper colouring, where U tells X, with a little of every other label.
+So the rate less beta times the cost never falls. Near the top these updates are slow, so they are extrapolated with
+momentum (Nesterov; restarted as O'Donoghue and Candes, "Adaptive restart for accelerated gradient schemes", 2015): the
+logarithms of q and of P(u|x,s) go on in the direction of the last two updates, and where that lowers the objective the
+plain update is taken. The objective is not concave: the plan is a law, and `wm_env.criteria.noise` bounds all laws. The
+climb starts at a proper colouring, where U tells X, with a little of every other label.
 """
 
 from collections.abc import Sequence
@@ -112,20 +115,37 @@ class _Climb:
         self.children = tuple(torch.from_numpy(block.child) for block in tree.blocks)
 
     def run(self, joint: tuple[Tensor, ...], multiplier: float, iterations: int) -> tuple[Tensor, ...]:
-        """The laws P(u,x|s) of all blocks, each of shape (N, M, Q), after `iterations` calls of `update`."""
-        for _ in range(iterations):
-            joint = self.update(joint, multiplier)
-        return joint
+        """The laws P(u,x|s) of all blocks, each of shape (N, M, Q), after `iterations` calls of `update`.
 
-    def update(self, joint: tuple[Tensor, ...], multiplier: float) -> tuple[Tensor, ...]:
-        """One update, backwards over the blocks; with an infinite multiplier the marginals are the cover."""
+        Their objective is never below that of `joint`.
+        """
+        last: tuple[Tensor, ...] | None = None
+        best, updated = self.update(joint, multiplier)
+        streak = 0
+        for _ in range(iterations - 1):
+            moved = last is not None and streak > 0
+            trial = _extrapolate(updated, last, streak / (streak + 3)) if last is not None and moved else updated
+            reached, following = self.update(trial, multiplier)
+            if moved and reached < best:
+                streak = 0
+                continue
+            last, updated, best, streak = updated, following, reached, streak + 1
+        return updated
+
+    def update(self, joint: tuple[Tensor, ...], multiplier: float) -> tuple[float, tuple[Tensor, ...]]:
+        """The objective sum_b gamma^b (r_b - multiplier c_b) of the laws, and the laws after one update.
+
+        The update goes backwards over the blocks; with an infinite multiplier the marginals are the cover.
+        """
         law = self.law(joint)
         updated: list[Tensor] = []
         value: Tensor | None = None
+        objective = 0.0
         for number in reversed(range(len(joint))):
             cover = self.covers[number]
             given_state = probs_given_state(law.blocks[number])
             exponent = self._evidence(law.blocks[number], self.channels[number])
+            objective += self.gamma ** (number + 1) * _worth(law.blocks[number], given_state, exponent, multiplier)
             top = exponent.amax(1, keepdim=True)
             weight = given_state * torch.exp2(exponent - top) / law.blocks[number].p_label.clamp_min(_TINY)[:, :, None]
             total = weight.sum(1)
@@ -137,7 +157,7 @@ class _Climb:
                 value = value - multiplier * total_variation(marginal, cover)
             share = weight / total.clamp_min(_TINY)[:, None]
             updated.append(marginal[:, None] * share)
-        return tuple(reversed(updated))
+        return objective, tuple(reversed(updated))
 
     def law(self, joint: tuple[Tensor, ...]) -> JointLaw:
         """The law of the conditionals P(u,x|s) of every block."""
@@ -175,6 +195,30 @@ class _Climb:
         log_posterior = (joint.clamp_min(_TINY) / joint.sum(1, keepdim=True).clamp_min(_TINY)).clamp_min(_TINY).log()
         of_state = log_posterior[channel.output.clamp_min(0)] / LN2
         return (channel.kernel @ of_state).mT
+
+
+def _worth(law: BlockLaw, given_state: Tensor, evidence: Tensor, multiplier: float) -> float:
+    """I(U;Y) - I(U;S) less multiplier times the cost, from l(u,x) of the law's own posterior and P(u,x|s)."""
+    surprise = evidence - law.p_label.clamp_min(_TINY).log()[:, :, None] / LN2
+    of_state = (given_state * surprise).sum((1, 2))
+    if multiplier < torch.inf:
+        of_state = of_state - multiplier * total_variation(given_state.sum(1), law.cover)
+    return float(law.state_probs @ of_state)
+
+
+def _extrapolate(now: tuple[Tensor, ...], before: tuple[Tensor, ...], momentum: float) -> tuple[Tensor, ...]:
+    """Laws P(u,x|s) of all blocks: log q(x|s) and log P(u|x,s) go on from `before` to `now`, that share of the way."""
+    return tuple(
+        _go_on(new.sum(1), old.sum(1), momentum)[:, None] * _go_on(new, old, momentum)
+        for new, old in zip(now, before, strict=True)
+    )
+
+
+def _go_on(new: Tensor, old: Tensor, momentum: float) -> Tensor:
+    """new (new / old)^momentum, normalised along the second axis; 0 where `new` is."""
+    log_new, log_old = new.clamp_min(_TINY).log(), old.clamp_min(_TINY).log()
+    exponent = torch.where(new > 0, log_new + momentum * (log_new - log_old), -torch.inf)
+    return exponent.softmax(1).nan_to_num(nan=0)
 
 
 def _start(tree: StateTree, labels: int | None, generator: torch.Generator | None) -> tuple[Tensor, ...]:

@@ -63,7 +63,7 @@ def parts_of(tree: StateTree, channels: Sequence[BlockChannel], most_maps: int =
             yield _part(block.cover[states], kernel[states], output[states], mass, float(mass @ known[states]))
 
 
-def part_rate(part: Part, relative_gap: float = 1e-3, iterations: int = 1000) -> float:
+def part_rate(part: Part, relative_gap: float = 1e-3, iterations: int = 400) -> float:
     """P(part) times a bound on the part's capacity, bits; within `relative_gap` of it, if the iterations suffice."""
     if len(part.state_probs) == 1:
         return part.known

@@ -85,9 +85,24 @@ def test_the_planner_equals_the_concave_programme_for_one_block(seed, noise):
             np.add.at(rows[3 * state + x], channel.output[state].numpy(), channel.kernel[state, x].numpy())
     exact = channel_capacity(tree.prior, cover, rows, gap=1e-8)
     start = torch.Generator().manual_seed(0)
-    best = plan_noisy(tree, [channel], 0.0, labels=16, iterations=1000, generator=start).rate
+    best = plan_noisy(tree, [channel], 0.0, labels=16, iterations=100, generator=start).rate
     assert best <= exact.rate + exact.gap + 1e-9
-    assert best == pytest.approx(exact.rate, abs=1e-5)
+    # Without momentum 100 updates come no nearer than 6e-5, 4e-4 and 3e-3.
+    assert best == pytest.approx(exact.rate, abs=1e-7)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+def test_no_number_of_updates_loses_what_the_start_had(epsilon):
+    tree = uneven_tree(3, 2, 4, 0.9, 2)
+    channels = tree_channels(tree, "substitution", 0.2)
+
+    def plan(iterations):
+        start = torch.Generator().manual_seed(1)
+        return plan_noisy(tree, channels, epsilon, labels=16, iterations=iterations, generator=start)
+
+    first, *more = [plan(iterations) for iterations in (1, 2, 3, 5, 9, 17, 33, 65)]
+    assert all(later.rate >= first.rate - 1e-12 for later in more)
+    assert all(later.cost <= epsilon + 1e-9 for later in (first, *more))
 
 
 def test_the_planner_climbs_and_keeps_its_budget():
