@@ -27,7 +27,8 @@ Bits = NDArray[np.uint8]
 KNOWN, FREE, SUM, SECOND, STORE, COMBINE = range(6)
 """Steps of a pass; see `schedule`."""
 
-_LEAST = 1e-30
+LEAST = 1e-30
+"""What stands for 0 where a number is divided by or its logarithm taken."""
 
 
 def compiled(function: Kernel) -> Kernel:
@@ -51,17 +52,22 @@ def sum_soft(soft: Floats, at: int, half: int) -> None:
 
 
 @compiled
-def second_soft(upper: Floats, lower: Floats, signs: Floats, out: Floats) -> None:
-    """Soft bits of the second half once the signs of the sums are known.
+def second_bit(turned: float, other: float, one: float, least: float) -> float:
+    """The soft bit (turned + other) / (1 + turned other) of the second half; `one` and `least` fix its type.
 
     Two certain bits that contradict each other leave nothing known: 0.
     """
+    value = (turned + other) / max(one + turned * other, least)
+    return min(max(value, -one), one)
+
+
+@compiled
+def second_soft(upper: Floats, lower: Floats, signs: Floats, out: Floats) -> None:
+    """Soft bits of the second half once the signs of the sums are known."""
     # Constants of the arrays' own type: a float64 would make float32 arithmetic four times slower.
-    one, least = out.dtype.type(1), out.dtype.type(_LEAST)
+    one, least = out.dtype.type(1), out.dtype.type(LEAST)
     for i in range(len(out)):
-        turned, other = upper[i] * signs[i], lower[i]
-        value = (turned + other) / max(one + turned * other, least)
-        out[i] = min(max(value, -one), one)
+        out[i] = second_bit(upper[i] * signs[i], lower[i], one, least)
 
 
 @compiled

@@ -14,19 +14,19 @@ from polar.code.compiled import (
     COMBINE,
     FREE,
     KNOWN,
+    LEAST,
     SECOND,
     STORE,
     SUM,
     Bits,
     compiled,
-    second_soft,
+    second_bit,
     transform_signs,
 )
 from wm_env.common.arrays import Floats, Ints
 
 _IMPOSSIBLE = 1e-15
 """A bit of at most this probability counts as impossible: float64 soft bits end there."""
-_LEAST = 1e-30
 _SMALL = 1e-200
 
 
@@ -76,7 +76,8 @@ def likeliest_paths(
     soft, left, word = np.empty((paths, 2 * n)), np.empty((paths, n)), np.empty((paths, n))
     soft_at, left_at = np.zeros((levels, paths), dtype=np.int64), np.zeros((levels, paths), dtype=np.int64)
     register, score = np.zeros(paths, dtype=np.int64), np.zeros(paths)
-    chosen, both = np.zeros((paths, n), dtype=np.uint8), np.empty(2 * paths)
+    chosen = np.zeros((paths, n), dtype=np.uint8)
+    both, scratch = np.empty(2 * paths), np.empty(2 * paths)
     for frame in range(frames):
         soft[0, n:] = received[frame]
         soft_at[levels - 1] = 0
@@ -94,7 +95,9 @@ def likeliest_paths(
                     score[path] += word_score(seen, word[path, :length])
                     chosen[path, first : first + length] = given[first : first + length]
             elif step == FREE:
-                active = _fork(first, active, taps, soft, soft_at, left_at, register, score, chosen, both, word)
+                active = _fork(
+                    first, active, taps, soft, soft_at, left_at, register, score, chosen, both, scratch, word
+                )
             else:
                 walk(step, length, active, soft, left, word, soft_at, left_at)
         order = np.argsort(-score[:active])
@@ -108,26 +111,31 @@ def likeliest_paths(
 def walk(
     step: int, length: int, active: int, soft: Floats, left: Floats, word: Floats, soft_at: Ints, left_at: Ints
 ) -> None:
-    """A step of all active paths that decides nothing."""
+    """A step of all active paths that decides nothing.
+
+    Numbers are reached by their places, not through slices: nodes are short, and a slice costs more than one of them.
+    """
     half = length // 2
     level = level_of(length)
     for path in range(active):
         if step == STORE:
-            left[path, length : 2 * length] = word[path, :length]
+            for i in range(length):
+                left[path, length + i] = word[path, i]
             left_at[level, path] = path
         elif step == COMBINE:
-            before, mine = left[left_at[level - 1, path], half:length], word[path]
+            row = left_at[level - 1, path]
             for i in range(half):
-                mine[half + i] = mine[i]
-                mine[i] *= before[i]
+                word[path, half + i] = word[path, i]
+                word[path, i] *= left[row, half + i]
+        elif step == SUM:
+            row = soft_at[level, path]
+            for i in range(half):
+                soft[path, half + i] = soft[row, length + i] * soft[row, length + half + i]
         else:
-            seen, out = soft[soft_at[level, path]], soft[path, half:length]
-            upper, lower = seen[length : length + half], seen[length + half : 2 * length]
-            if step == SUM:
-                for i in range(half):
-                    out[i] = upper[i] * lower[i]
-            else:
-                second_soft(upper, lower, left[left_at[level - 1, path], half:length], out)
+            row, signs = soft_at[level, path], left_at[level - 1, path]
+            for i in range(half):
+                turned, other = soft[row, length + i] * left[signs, half + i], soft[row, length + half + i]
+                soft[path, half + i] = second_bit(turned, other, 1.0, LEAST)
     if step in (SUM, SECOND):
         for path in range(active):
             soft_at[level - 1, path] = path
@@ -148,7 +156,7 @@ def word_score(seen: Floats, word: Floats) -> float:
     """ln of the probability of a word under independent soft bits."""
     score, product = 0.0, 1.0
     for i in range(len(word)):
-        product *= max((1.0 + seen[i] * word[i]) / 2, _LEAST)
+        product *= max((1.0 + seen[i] * word[i]) / 2, LEAST)
         if product < _SMALL:
             score += np.log(product)
             product = 1.0
@@ -166,7 +174,35 @@ def copy_path(source: int, target: int, soft_at: Ints, left_at: Ints, register: 
 
 
 @compiled
-def _drop_unlikely(both: Floats, paths: int) -> None:
+def _smallest(values: Floats, scratch: Floats, rank: int) -> float:
+    """The value with `rank` values before it in order, by Hoare's selection.
+
+    numpy's partition, compiled, takes ten times as long for the few values of a list.
+    """
+    low, high = 0, len(values) - 1
+    for number in range(len(values)):
+        scratch[number] = values[number]
+    while low < high:
+        pivot, i, j = scratch[(low + high) // 2], low, high
+        while i <= j:
+            while scratch[i] < pivot:
+                i += 1
+            while scratch[j] > pivot:
+                j -= 1
+            if i <= j:
+                scratch[i], scratch[j] = scratch[j], scratch[i]
+                i, j = i + 1, j - 1
+        if rank <= j:
+            high = j
+        elif rank >= i:
+            low = i
+        else:
+            break
+    return float(scratch[rank])
+
+
+@compiled
+def _drop_unlikely(both: Floats, scratch: Floats, paths: int) -> None:
     """Set all but the `paths` largest of the scores to -inf; of equal ones the first are kept.
 
     Scores lie in pairs, the larger first.
@@ -178,8 +214,10 @@ def _drop_unlikely(both: Floats, paths: int) -> None:
         # The usual case at good positions: every path goes on by its likelier value.
         other[:] = -np.inf
         return
-    bound = np.partition(both, len(both) - paths)[len(both) - paths]
-    spare = paths - np.sum(both > bound)
+    bound = _smallest(both, scratch, len(both) - paths)
+    spare = paths
+    for number in range(len(both)):
+        spare -= both[number] > bound
     for number in range(len(both)):
         if both[number] == bound and spare > 0:
             spare -= 1
@@ -199,6 +237,7 @@ def _fork(
     score: Floats,
     chosen: Bits,
     both: Floats,
+    scratch: Floats,
     word: Floats,
 ) -> int:
     """Continue every path by both values of a free bit and keep the likeliest paths; returns how many there are.
@@ -212,8 +251,8 @@ def _fork(
         # The likelier value first, by its sign: far from certain, the two logarithms may be equal to rounding.
         distance = abs(soft[soft_at[0, path], 1])
         both[2 * path] = score[path] + np.log((1.0 + distance) / 2)
-        both[2 * path + 1] = score[path] + np.log(max((1.0 - distance) / 2, _LEAST))
-    _drop_unlikely(both[: 2 * active], paths)
+        both[2 * path + 1] = score[path] + np.log(max((1.0 - distance) / 2, LEAST))
+    _drop_unlikely(both[: 2 * active], scratch, paths)
     place = 0
     for path in range(active):
         likelier, other = both[2 * path], both[2 * path + 1]
