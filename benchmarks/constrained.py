@@ -310,7 +310,7 @@ def draw(rows: list[Row], rules: Sequence[str], path: Path) -> None:
         (left, remaining, "gap that is left, % of the cover's gap\n(best iterate within the limit)"),
         (right, violations, "violation of the last iterate, % of the limit"),
     ):
-        axes.boxplot(values, vert=False, tick_labels=names, showfliers=True, flierprops={"markersize": 3})
+        axes.boxplot(values, orientation="horizontal", tick_labels=names, showfliers=True, flierprops={"markersize": 3})
         axes.set_xlabel(title)
         axes.set_xscale("symlog", linthresh=1)
         axes.invert_yaxis()
