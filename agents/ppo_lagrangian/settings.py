@@ -1,7 +1,7 @@
 """The constants of constrained PPO."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from agents.common.settings import AgentSettings, check_nonnegative, check_numbers, check_positive
 from wm_env.common.help import paragraph_help
@@ -16,6 +16,9 @@ class PPOSettings(AgentSettings):
     """The constants of constrained PPO that matter; the others are the defaults of `PPOLagrangian`."""
 
     section: ClassVar[str] = "ppo"
+    plays: Literal["laws", "texts"] = "laws"
+    """What an episode is: laws = the law over all states, as in CovertWatermarkEnv-v0; texts = a single text, whose
+    states are drawn, as in CovertWatermarkText-v0, for the gp objective, --cost tv and a label for each candidate."""
     copies: int = 8
     """Copies of the environment; a rollout is one episode of each."""
     learning_rate: float = 0.005

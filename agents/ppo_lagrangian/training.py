@@ -26,12 +26,16 @@ from agents.ppo_lagrangian.marginal_env import MarginalVecEnv
 from agents.ppo_lagrangian.marginal_policy import MarginalPolicy
 from agents.ppo_lagrangian.policy import LawPolicy
 from agents.ppo_lagrangian.settings import PPOSettings
-from agents.ppo_lagrangian.vec_env import LogitVecEnv
+from agents.ppo_lagrangian.text_env import TextVecEnv
+from agents.ppo_lagrangian.vec_env import LogitVecEnv, SharedVecEnv
 from wm_env.common.command import say
+from wm_env.criteria.costs import TOTAL_VARIATION
 from wm_env.criteria.objectives import Objective
 from wm_env.env import CovertWatermarkEnv
 from wm_env.law import save_law
 from wm_env.problem import Problem, open_tree, split_prompts
+from wm_env.texts.contexts import TreeContexts
+from wm_env.texts.env import TextTask
 from wm_env.tree import save_tree, subset
 
 
@@ -152,11 +156,18 @@ def make_model(arguments: dict[str, Any], settings: RunSettings) -> PPOLagrangia
 
     It acts with marginals and fixed labels where these lose nothing: for the paper's objective, with a label for every
     candidate of a state. Elsewhere it learns what the labels mean.
+
+    Raises:
+        ValueError: texts are to be played, and the problem has another objective or cost, edits, or too few labels.
     """
     constants = _constants(settings)
     objective = arguments.get("objective")
     marginals = (objective is None or type(objective) is Objective) and settings.labels >= _candidates(arguments)
-    env = (MarginalVecEnv if marginals else LogitVecEnv)(constants.copies, **arguments)
+    env: SharedVecEnv
+    if constants.plays == "texts":
+        env = _texts(arguments["problem"], settings.labels, constants.copies, marginals)
+    else:
+        env = (MarginalVecEnv if marginals else LogitVecEnv)(constants.copies, **arguments)
     return PPOLagrangian(
         MarginalPolicy if marginals else LawPolicy,
         env,
@@ -169,6 +180,16 @@ def make_model(arguments: dict[str, Any], settings: RunSettings) -> PPOLagrangia
         seed=settings.seed,
         device=settings.device,
     )
+
+
+def _texts(problem: Problem, labels: int, copies: int, marginals: bool) -> TextVecEnv:
+    if not marginals or problem.cost.name != TOTAL_VARIATION.name or problem.channel is not None:
+        raise ValueError(
+            "ppo.plays=texts: the gp objective, cost=tv, no channel and a label for every candidate are needed"
+        )
+    contexts = TreeContexts(problem.tree)
+    task = TextTask(contexts, labels, len(problem.blocks), problem.epsilon, problem.gamma)
+    return TextVecEnv(copies, task=task)
 
 
 class _Pauses(BaseCallback):

@@ -10,6 +10,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from wm_env.env import CovertWatermarkEnv
+from wm_env.texts.env import CovertWatermarkText
 from wm_env.vector import CovertWatermarkVectorEnv
 from wm_env.wrappers import VectorLogitsToSimplices
 
@@ -17,7 +18,7 @@ from wm_env.wrappers import VectorLogitsToSimplices
 class SharedVecEnv(VecEnv):
     """Copies of one environment, `single`, that are stepped together; `get_attr` and `env_method` reach that one."""
 
-    single: CovertWatermarkEnv
+    single: CovertWatermarkEnv | CovertWatermarkText
 
     def close(self) -> None:
         """Nothing to release."""

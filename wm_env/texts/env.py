@@ -159,6 +159,7 @@ class CovertWatermarkText(gym.Env[Observation, NDArray[Any]]):
     | `prompts` | 50 | kinds of contexts of a chain, prompts of a tree or of the model |
     | `temperature` | 1.0 | of the model |
     | `source_seed` | 0 | of a chain and of the choice of the model's prompts |
+    | `task` | `None` | a `TextTask`, in the place of all others |
 
     ## Vectorised
     `gymnasium.make_vec(id, num_envs=n, vectorization_mode="vector_entry_point")`: the same numbers.
@@ -170,11 +171,13 @@ class CovertWatermarkText(gym.Env[Observation, NDArray[Any]]):
     metadata = {"render_modes": [], "render_fps": 1}  # noqa: RUF012  (gymnasium's own form)
     action_space: ProductOfSimplices
 
-    def __init__(self, render_mode: str | None = None, **arguments: Any):
+    def __init__(self, render_mode: str | None = None, task: TextTask | None = None, **arguments: Any):
         if render_mode is not None:
             raise ValueError(f"render_mode={render_mode!r}: this environment does not render")
+        if task is not None and arguments:
+            raise ValueError(f"{sorted(arguments)[0]}: leave it out beside a task, which has its own")
         self.render_mode = None
-        self.task = make_task(**arguments)
+        self.task = make_task(**arguments) if task is None else task
         self.action_space, self.observation_space = spaces_of(self.task)
         self._context: Hashable = None
         self._cover: Floats = np.zeros((1, self.task.contexts.candidates))

@@ -51,7 +51,9 @@ def test_the_law_of_a_run_is_the_best_that_meets_the_limit(settings, tmp_path):
     assert [int(row[0]) for row in rows[1:]] == [0, 2, 4, 5]
 
 
-def test_a_resumed_run_ends_like_a_whole_one(settings, tmp_path, monkeypatch):
+@pytest.mark.parametrize("plays", ["laws", "texts"])
+def test_a_resumed_run_ends_like_a_whole_one(plays, settings, tmp_path, monkeypatch):
+    settings = dataclasses.replace(settings, constants=dataclasses.replace(settings.constants, plays=plays))
     whole = start_run(tmp_path / "whole", settings, [])
     train(whole)
     cut = start_run(tmp_path / "cut", settings, [])
