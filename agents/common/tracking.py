@@ -4,6 +4,7 @@ Both are optional: the library is imported for the tracker that is chosen only. 
 configuration: `wandb login` or WANDB_MODE=offline; MLFLOW_TRACKING_URI, or else a file in the working folder.
 """
 
+import os
 import time
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -67,6 +68,8 @@ class WandbTracker:
     """Weights & Biases; its files go beside the run folder, into wandb/."""
 
     def __init__(self, label: str, folder: Path, settings: Mapping[str, int | float | str]) -> None:
+        # It takes this package, agents, for a library of language-model agents, and would advertise one for those.
+        os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")
         import wandb
 
         quiet = wandb.Settings(console="off", silent=True)

@@ -95,10 +95,11 @@ def records(data):
 
 
 @pytest.mark.parametrize(("name", "read"), [("mlflow", by_mlflow), ("wandb", by_wandb)])
-def test_what_is_sent_is_what_the_metrics_have(name, read, train, tmp_path):
+def test_what_is_sent_is_what_the_metrics_have(name, read, train, tmp_path, capsys):
     if find_spec(name) is None:
         pytest.skip(f"no {name}: pip install {name}")
     assert train(*SMALL, "--run", "first", "--track", name) == 0
+    assert "wandb" not in capsys.readouterr().err
     found, settings, whole = read("first")
     written = rows(tmp_path / "first")
     assert whole
