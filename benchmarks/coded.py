@@ -1,6 +1,6 @@
 """The coded planner against the limits of one block, the paper's recipe and fixed lengths, on the shipped tree.
 
-python benchmarks/coded.py                     limits, lengths that follow the state: a minute
+python benchmarks/coded.py                     limits, codes that steer, lengths that follow the state: minutes
 python benchmarks/coded.py --run RUN ...       also 3 bits in 8 tokens of these runs, trained with train.py
 
 Everything goes through `polar.evaluation.exact`: the encoder, decoders and enumeration of evaluate.py. A TV budget t is
@@ -31,6 +31,7 @@ with quitting_on_interrupt(__name__):
     from wm_env.law import JointLaw
     from wm_env.runs import load_run
     from wm_env.theory.limits import Limit, law_limit, tree_limit
+    from wm_env.theory.steering import steered_limit
     from wm_env.tree import StateTree, shipped_tree
 
 BUDGETS = (0.0, 0.01, 0.05, 0.1)
@@ -46,6 +47,7 @@ def main() -> None:
     tree = shipped_tree()
     laws = load_laws(tree, options.run)
     show_limits(tree, options.transmissions)
+    show_steering(tree)
     show_recipes(tree, laws)
     show_lengths(tree, options.transmissions)
 
@@ -81,6 +83,16 @@ def pad_floor(limit: Limit, budget: float) -> float:
     beyond = np.cumsum(limit.distance_masses[::-1])[::-1][2:]
     bits = len(limit.distance_masses) - 1
     return (limit.block_error(budget) + float(np.maximum(beyond - budget, 0).sum())) / bits
+
+
+def show_steering(tree: StateTree) -> None:
+    """The least block error with any key: with the states as the model reaches them, and of codes that steer."""
+    print("\n| l | TV budget | fixed states | all codes |\n| --- | --- | --- | --- |")
+    for bits in (3, 4):
+        fixed = tree_limit(tree, bits)
+        for budget in BUDGETS:
+            steered = steered_limit(tree, bits, len(tree.blocks) * budget).block_error
+            print(f"| {bits} | {budget:g} | {fixed.shared_key_block_error(budget):.4f} | {steered:.4f} |", flush=True)
 
 
 def load_laws(tree: StateTree, runs: Sequence[Path]) -> dict[str, JointLaw]:
