@@ -1,7 +1,7 @@
 """Is U within reach of a decoder that knows only the law? One linear programme for each group of states that share.
 
-python benchmarks/common_maps.py                   four bits, groups of up to 21 states: some minutes
-python benchmarks/common_maps.py --largest 148     all groups of the shipped tree: much longer
+python benchmarks/common_maps.py                   four bits, groups of up to 21 states: two minutes
+python benchmarks/common_maps.py --largest 49      all groups of the shipped tree: three minutes
 
 For every group: the success probability of the coded planner's law with 4 bits of dither, by enumeration; the most that
 its 16 maps of symbols to words allow if they need not be equally likely; and with further maps
