@@ -37,6 +37,7 @@ with quitting_on_interrupt(__name__):
     from polar.code.lists.precoding import CHECKS, PAC_TAPS
     from wm_env.common.arguments import parse
     from wm_env.common.files import check_output, make_folder, read_json, write_atomically, write_json
+    from wm_env.common.json_values import read_as
     from wm_env.common.progress import ProgressBar
     from wm_env.theory.free_tokens import FreeTokens, corollary_labels, label_capacity, message_limit
 
@@ -146,6 +147,11 @@ def keep(name: str, log_length: int, replaced: float, options: Options) -> None:
     write_json(options.path(name, log_length, replaced), asdict(search(name, log_length, replaced, options)))
 
 
+def read_point(path: Path) -> Found:
+    """A point of the folder."""
+    return read_as(Found, read_json(path), path)
+
+
 def search_all(points: Sequence[tuple[str, int, float]], options: Options) -> dict[tuple[str, int, float], Found]:
     """All points, those that are missing in the folder searched first."""
     make_folder(options.folder)
@@ -155,7 +161,7 @@ def search_all(points: Sequence[tuple[str, int, float]], options: Options) -> di
         for done, future in enumerate(as_completed(pending), 1):
             future.result()
             bar.update(done)
-    return {point: Found(**read_json(options.path(*point))) for point in points}
+    return {point: read_point(options.path(*point)) for point in points}
 
 
 def main() -> None:

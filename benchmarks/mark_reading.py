@@ -15,7 +15,8 @@ from mark_edits import EDIT_BY_NAME, EDITS, INSIDE_NAME, Edit, documents, edited
 from mark_schemes.door import payload_of
 from mark_texts import LENGTHS, PARAPHRASED, MarkText, marks, read_texts
 
-from wm_env.common.files import write_atomically
+from wm_env.common.files import read_json, write_atomically
+from wm_env.common.json_values import read_as
 
 ROWS = [
     *((length, EDIT_BY_NAME["none"]) for length in (100, 200, 300)),
@@ -65,7 +66,7 @@ def human_path(folder: Path, name: str) -> Path:
 
 def read_row(path: Path) -> Row:
     """A row that was measured."""
-    return Row(**json.loads(path.read_text()))
+    return read_as(Row, read_json(path), path)
 
 
 def read_one(edit: Edit, text: MarkText, document: str) -> dict[str, float]:

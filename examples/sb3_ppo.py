@@ -8,7 +8,7 @@ It learns the problem of `small_problem.py`. After about 20 seconds of one core 
 import sys
 
 import torch
-from small_problem import evaluation, make_env
+from small_problem import learn, make_env
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 
@@ -18,14 +18,7 @@ def main(steps):
     torch.set_num_threads(1)
     copies = make_vec_env(make_env, n_envs=8)
     model = PPO("MultiInputPolicy", copies, n_steps=32, batch_size=64, learning_rate=3e-3, gamma=1.0, seed=0)
-
-    def act(observation):
-        return model.predict(observation, deterministic=True)[0]
-
-    print(f"step 0: {evaluation(act)}", flush=True)
-    while model.num_timesteps < steps:
-        model.learn(min(2_000, steps - model.num_timesteps), reset_num_timesteps=False)
-        print(f"step {model.num_timesteps}: {evaluation(act)}", flush=True)
+    learn(model, steps, every=2_000)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ It learns the problem of `small_problem.py`. After about 20 seconds of one core 
 import sys
 
 import torch
-from small_problem import evaluation, make_env
+from small_problem import learn, make_env
 from stable_baselines3 import SAC
 
 
@@ -26,14 +26,7 @@ def main(steps):
         gamma=1.0,
         seed=0,
     )
-
-    def act(observation):
-        return model.predict(observation, deterministic=True)[0]
-
-    print(f"step 0: {evaluation(act)}", flush=True)
-    while model.num_timesteps < steps:
-        model.learn(min(250, steps - model.num_timesteps), reset_num_timesteps=False)
-        print(f"step {model.num_timesteps}: {evaluation(act)}", flush=True)
+    learn(model, steps, every=250)
 
 
 if __name__ == "__main__":

@@ -43,3 +43,15 @@ def evaluation(act, flat=False):
         observation, reward, done, _, step = env.step(act(observation))
         rate += reward + WEIGHT * step["cost"]
     return f"rate {rate:.4f} of at most {info['rate_bound']:.4f} bits, cost {step['cost_so_far']:.4f} of at most 0.1"
+
+
+def learn(model, steps, every):
+    """Let a model of Stable-Baselines3 learn, and print the evaluation of its policy at the start and now and then."""
+
+    def act(observation):
+        return model.predict(observation, deterministic=True)[0]
+
+    print(f"step 0: {evaluation(act)}", flush=True)
+    while model.num_timesteps < steps:
+        model.learn(min(every, steps - model.num_timesteps), reset_num_timesteps=False)
+        print(f"step {model.num_timesteps}: {evaluation(act)}", flush=True)

@@ -119,14 +119,12 @@ class _Climb:
 
         Their objective is never below that of `joint`.
         """
-        last: tuple[Tensor, ...] | None = None
         best, updated = self.update(joint, multiplier)
-        streak = 0
+        last, streak = joint, 0
         for _ in range(iterations - 1):
-            moved = last is not None and streak > 0
-            trial = _extrapolate(updated, last, streak / (streak + 3)) if last is not None and moved else updated
+            trial = _extrapolate(updated, last, streak / (streak + 3)) if streak else updated
             reached, following = self.update(trial, multiplier)
-            if moved and reached < best:
+            if streak and reached < best:
                 streak = 0
                 continue
             last, updated, best, streak = updated, following, reached, streak + 1

@@ -86,7 +86,8 @@ def channel_capacity(
             "search with a number of labels instead (best_rate)"
         )
     programme = _Programme(state_probs, cover, channel)
-    law, last = programme.project(np.zeros(programme.maps.shape)), None
+    last = np.zeros(programme.maps.shape)
+    law = programme.project(last)
     evidence, rate = programme.evaluate(law)
     bound, streak = np.inf, 0
     for iteration in range(iterations):
@@ -96,7 +97,7 @@ def channel_capacity(
                 break
         plain = programme.project(evidence)
         step = np.log2(plain)
-        moved = last is not None and streak > 0 and iteration % _CYCLE < _EXTRAPOLATED
+        moved = streak > 0 and iteration % _CYCLE < _EXTRAPOLATED
         trial = programme.project(step + streak / (streak + 3) * (step - last)) if moved else plain
         evidence_there, reached = programme.evaluate(trial)
         if moved and reached < rate:
