@@ -12,7 +12,7 @@ an hour of processor time; points that the folder holds are not searched again.
 import dataclasses
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from command import MANY, SEEDS, draw_bits, run_benchmark, within
@@ -23,6 +23,7 @@ with quitting_on_interrupt(__name__):
     import matplotlib.pyplot as plt
     import numpy as np
     from matplotlib.figure import Figure
+    from results import Results
 
     from polar.code.lists.covert import (
         SC,
@@ -36,8 +37,7 @@ with quitting_on_interrupt(__name__):
     )
     from polar.code.lists.precoding import CHECKS, PAC_TAPS
     from wm_env.common.arguments import parse
-    from wm_env.common.files import check_output, make_folder, read_json, write_atomically, write_json
-    from wm_env.common.json_values import read_as
+    from wm_env.common.files import check_output, write_atomically
     from wm_env.common.progress import ProgressBar
     from wm_env.theory.free_tokens import FreeTokens, corollary_labels, label_capacity, message_limit
 
@@ -72,10 +72,10 @@ class Options:
     seed: int = 0
     """Of all randomness."""
 
-    def path(self, name: str, log_length: int, replaced: float) -> Path:
-        """Where a point is kept; the file's name holds all that the point depends on."""
+    def name(self, scheme: str, log_length: int, replaced: float) -> str:
+        """The name of a point in the folder."""
         frames = f"{self.frames}-{self.fresh}-{self.block_error:g}"
-        return self.folder / f"{name}-{2**log_length}-{replaced:g}-{self.paths}-{frames}-{self.seed}.json"
+        return f"{scheme}-{2**log_length}-{replaced:g}-{self.paths}-{frames}-{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -142,26 +142,19 @@ def search(name: str, log_length: int, replaced: float, options: Options) -> Fou
     return Found(0, best.check.bits, best.trust, 0, options.fresh)
 
 
-def keep(name: str, log_length: int, replaced: float, options: Options) -> None:
-    """Search a point and write it into the folder."""
-    write_json(options.path(name, log_length, replaced), asdict(search(name, log_length, replaced, options)))
-
-
-def read_point(path: Path) -> Found:
-    """A point of the folder."""
-    return read_as(Found, read_json(path), path)
-
-
 def search_all(points: Sequence[tuple[str, int, float]], options: Options) -> dict[tuple[str, int, float], Found]:
     """All points, those that are missing in the folder searched first."""
-    make_folder(options.folder)
-    missing = [point for point in points if not options.path(*point).exists()]
+    results = Results(options.folder, Found)
+    results.check()
+    found = {point: kept for point in points if (kept := results.read(options.name(*point))) is not None}
+    missing = [point for point in points if point not in found]
     with ProcessPoolExecutor(options.processes) as pool, ProgressBar(len(missing), "point") as bar:
-        pending = [pool.submit(keep, *point, options) for point in missing]
+        pending = {pool.submit(search, *point, options): point for point in missing}
         for done, future in enumerate(as_completed(pending), 1):
-            future.result()
+            point = pending[future]
+            found[point] = results.write(options.name(*point), future.result())
             bar.update(done)
-    return {point: read_point(options.path(*point)) for point in points}
+    return found
 
 
 def main() -> None:

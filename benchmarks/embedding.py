@@ -355,16 +355,10 @@ MEASUREMENTS = {
 }
 
 
-def open_bench(options: Options, index: int) -> Bench:
-    """The model of process `index`, on one thread, on a GPU of its turn."""
-    torch.set_num_threads(1)
-    device = f"cuda:{index % max(1, torch.cuda.device_count())}" if options.device == "cuda" else options.device
-    return Bench(options, device)
-
-
 def work(options: Options, share: Share) -> Tally:
-    """Measure the items of one share."""
-    bench, total = open_bench(options, share.index), Tally()
+    """Measure the items of one share, on one thread."""
+    torch.set_num_threads(1)
+    bench, total = Bench(options, share.device(options.device)), Tally()
     for number in share.numbers():
         add(total, MEASUREMENTS[options.what].item(bench, number))
     return total
@@ -376,7 +370,7 @@ def main() -> None:
     within(options, count=MANY, processes=(1, 1024), size=(0, 4096), letters=(1, len(LETTERS)), words=MANY)
     within(options, minutes=(0, 10**6), seed=SEEDS)
     tally = run_shares(partial(work, options), options.count, options.processes, options.minutes)
-    print(MEASUREMENTS[options.what].report(open_bench(options, 0), tally), flush=True)
+    print(MEASUREMENTS[options.what].report(Bench(options, options.device), tally), flush=True)
 
 
 if __name__ == "__main__":

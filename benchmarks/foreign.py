@@ -1,14 +1,19 @@
 """Texts that nobody marked, read as `decode` reads them: is there ever a message, and do the p-values hold?
 
-    python benchmarks/foreign.py --scheme stream --count 10000 --words 4 --processes 16 --device cuda
-    python benchmarks/foreign.py --scheme block --count 10000 --words 4 --processes 16 --device cuda
+    python benchmarks/foreign.py --scheme stream --count 10000 --words 4 --processes 32 --device cuda
+    python benchmarks/foreign.py --scheme block --count 10000 --words 4 --processes 32 --device cuda
     python benchmarks/foreign.py --scheme parallel --count 10000 --processes 16
     python benchmarks/foreign.py --scheme robust --count 10000 --processes 16
 
 Each text is a news opening from some letter on, all different; it is read with 128 nonces and in every form that a copy
 may have. `stream` and `block` read it behind the first words of another opening. Neighbours form a group with one
-prompt; in the scheme `block`, whose pools depend on the key, they have one key too, elsewhere each has its own. The
-texts of a group are read side by side where that lets the model answer several in one pass.
+prompt; in the scheme `block`, whose pools depend on the key, they have one key too, elsewhere each has its own. Texts
+are read side by side where that lets the model answer several in one pass.
+
+The readings of 50 neighbours are kept in a file of the folder. Whoever starts again, after a kill or after `--minutes`,
+goes on with the texts that are missing there. Machines that read different texts (`--first`) put their files together;
+the figures printed at the end are of all that the folder holds of these settings, whichever texts this run was to read.
+With `--device cuda` the processes take the GPUs in turn.
 
 The p-value holds if at most a share x of the texts gets x or less, for every x. The test against that is the one-sided
 statistic of Kolmogorov and Smirnov, D+ = max(F(x) - x), with its probability for uniform p-values.
@@ -16,11 +21,12 @@ statistic of Kolmogorov and Smirnov, D+ = max(F(x) - x), with its probability fo
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import takewhile
+from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
@@ -31,18 +37,22 @@ from wm_env.common.command import quitting_on_interrupt
 with quitting_on_interrupt(__name__):
     import numpy as np
     import torch
+    from results import Results
     from scipy.stats import kstest
-    from sharing import Share, Tally, add, run_shares
+    from sharing import Share, Tally, run_shares
     from torch import Tensor
 
-    from polar.text.channel import open_channel
+    from polar.text.channel import Channel, open_channel
     from polar.text.decoding import Decoded, Search, decode_with_tokenizer, text_forms
     from polar.text.keys.derivation import text_hash
     from polar.text.keys.key import KEY_BYTES, Key
+    from polar.text.scheme import Readers
     from polar.text.schemes import load_schemes
     from polar.text.settings import Settings
     from polar.text.sources import open_vocabulary
     from wm_env.common.arguments import parse
+    from wm_env.common.files import fingerprint
+    from wm_env.common.progress import Report
     from wm_env.common.threads import set_own_threads
     from wm_env.lm.models.exact.network import ExactNetwork
     from wm_env.lm.models.folder import find_model
@@ -53,6 +63,9 @@ with quitting_on_interrupt(__name__):
 
 STARTS, STEP = 40, 5
 """Texts of one opening, and letters between their beginnings."""
+
+PIECE = 50
+"""Neighbours of a group whose readings are in one file."""
 
 TOGETHER = 32
 """Texts that are read side by side."""
@@ -68,8 +81,10 @@ class Options:
     """Texts."""
     model: str = "mini"
     """"mini", or a folder with a LLaDA checkpoint."""
+    folder: Path = Path("runs/foreign")
+    """Where the readings are kept."""
     device: str = "cpu"
-    """Where the model computes."""
+    """Where the model computes; "cuda": the processes take the GPUs in turn."""
     words: int = 8
     """Words of a prompt: few make short canvases."""
     group: int = 500
@@ -77,13 +92,48 @@ class Options:
     nonces: int = 128
     """Nonces that are tried."""
     first: int = 0
-    """Number of the first text, to go on where another run has ended."""
+    """Number of the first text, for a machine that reads others than the first ones."""
     processes: int = 1
     """Processes that share the work."""
     minutes: float = 60.0
-    """Stop early after so long."""
+    """Stop early after so long; texts that are half read then are read again by the next run."""
     seed: int = 0
     """Chooses keys and prompts."""
+
+    @property
+    def settings(self) -> Settings:
+        """Of the receivers."""
+        return Settings(load_schemes()[self.scheme])
+
+    def about(self) -> dict[str, Any]:
+        """All that a reading depends on besides the number of its text."""
+        names = ("model", "words", "group", "nonces", "seed")
+        return {"receiver": self.settings.to_json()} | {name: getattr(self, name) for name in names}
+
+    def prefix(self) -> str:
+        """How the names of the files of these settings begin."""
+        return f"{self.scheme}-{fingerprint({}, self.about())[:12]}-"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a receiver found in a text: whether there is a message, and the p-value."""
+
+    text: int
+    message: bool
+    p_value: float
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The readings of neighbours in a group, as far as there are any yet; `about` as in `Options`."""
+
+    about: dict[str, Any]
+    readings: tuple[Reading, ...]
+
+
+class TimeUpError(Exception):
+    """The time of the run is over."""
 
 
 class Meeting:
@@ -135,16 +185,17 @@ class Meeting:
 class Bench:
     """The texts, the receivers and their keys."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, device: str) -> None:
         self.options = options
         self.openings = read_prompts("shipped")
-        self.settings = Settings(load_schemes()[options.scheme])
+        self.settings = options.settings
         self.nonces = range(options.nonces)
         if self.settings.scheme.needs_model:
-            self.lm = load_lm(options.model, device=options.device, arithmetic="exact")
+            self.lm = load_lm(options.model, device=device, arithmetic="exact")
             self.vocabulary = open_vocabulary(self.lm)
         else:
             self.tokenizer = read_text_tokenizer(find_model(options.model, ["*.json"]))
+        self.group_readers = lru_cache(maxsize=1)(self._group_readers)
 
     def text(self, number: int) -> bytes:
         """Text `number`: an opening from one of its first letters on."""
@@ -162,21 +213,35 @@ class Bench:
         opening = number // STARTS + 1 + group % (len(self.openings) - 1)
         return " ".join(self.openings[opening % len(self.openings)].split()[: self.options.words])
 
-    def read(self, numbers: Sequence[int], end: float = math.inf) -> list[Decoded]:
+    def read(self, numbers: Sequence[int], end: float = math.inf) -> list[Reading]:
         """What the receivers of a group find in its texts, as far as there is time until `end`."""
         waiting = takewhile(lambda _: time.time() < end, numbers)
         if not self.settings.scheme.needs_model:
-            return [self._with_tokenizer(number) for number in waiting]
-        prompt = self.prompt(numbers[0])
+            return [_reading(number, self._with_tokenizer(number)) for number in waiting]
+        report = partial(_check_time, end)
         if self.settings.scheme.has_evidence:
-            return self._with_model(self.lm, prompt, waiting)
-        threads = min(TOGETHER, len(numbers))
+            # The pools of a group are its key's and its prompt's, so its pieces share them.
+            group = numbers[0] // self.options.group
+            return self._with_model(*self.group_readers(group), waiting, report)
+        return self._side_by_side(self.prompt(numbers[0]), min(TOGETHER, len(numbers)), waiting, report)
+
+    def _with_tokenizer(self, number: int) -> Decoded:
+        return decode_with_tokenizer(self.tokenizer, self.text(number), self.key(number), self.nonces, self.settings)
+
+    def _open(self, lm: MaskedLM, prompt: str) -> tuple[Channel, Readers]:
+        channel = open_channel(lm, prompt, self.settings, self.vocabulary)
+        return channel, self.settings.scheme.readers(channel)
+
+    def _group_readers(self, group: int) -> tuple[Channel, Readers]:
+        return self._open(self.lm, self.prompt(group * self.options.group))
+
+    def _side_by_side(self, prompt: str, threads: int, numbers: Iterator[int], report: Report) -> list[Reading]:
         meeting = Meeting(threads)
         lm = replace(self.lm, logits_at=meeting.logits_at)
 
-        def some() -> list[Decoded]:
+        def some() -> list[Reading]:
             try:
-                return self._with_model(lm, prompt, waiting)
+                return self._with_model(*self._open(lm, prompt), numbers, report)
             finally:
                 meeting.leave(lm.network)
 
@@ -184,41 +249,86 @@ class Bench:
             futures = [pool.submit(some) for _ in range(threads)]
             return [found for future in futures for found in future.result()]
 
-    def _with_tokenizer(self, number: int) -> Decoded:
-        return decode_with_tokenizer(self.tokenizer, self.text(number), self.key(number), self.nonces, self.settings)
-
-    def _with_model(self, lm: MaskedLM, prompt: str, numbers: Iterator[int]) -> list[Decoded]:
-        """As `decode`, with pools that the texts of a group share."""
-        channel = open_channel(lm, prompt, self.settings, self.vocabulary)
-        readers = self.settings.scheme.readers(channel)
+    def _with_model(self, channel: Channel, readers: Readers, numbers: Iterator[int], report: Report) -> list[Reading]:
+        """As `decode`, with what the texts share."""
         found = []
         for number in numbers:
-            search = Search(readers, self.settings, self.key(number), text_hash(channel.prompt))
-            found.append(search.decode(text_forms(self.text(number), channel.prompt, self.settings), self.nonces))
+            search = Search(readers, self.settings, self.key(number), text_hash(channel.prompt), report)
+            forms = text_forms(self.text(number), channel.prompt, self.settings)
+            try:
+                found.append(_reading(number, search.decode(forms, self.nonces)))
+            except TimeUpError:
+                break
         return found
 
 
-def work(options: Options, share: Share) -> Tally:
-    """Read the groups of one share."""
+def _check_time(end: float, *_: object) -> None:
+    """A report, which the model's readers call before every pass, that ends them."""
+    if time.time() > end:
+        raise TimeUpError
+
+
+def _reading(number: int, found: Decoded) -> Reading:
+    return Reading(number, found.message is not None, found.p_value)
+
+
+def pieces_of(options: Options) -> dict[str, range]:
+    """The texts of this run by the file that keeps them: neighbours of one group, whatever `first` and `count`."""
+    end, size = options.first + options.count, options.group
+    pieces: dict[str, range] = {}
+    for group in range(options.first // size, -(-end // size)):
+        for start in range(group * size, (group + 1) * size, PIECE):
+            texts = range(max(start, options.first), min(start + PIECE, (group + 1) * size, end))
+            if texts:
+                pieces[f"{options.prefix()}{start}"] = texts
+    return pieces
+
+
+def stored(options: Options) -> dict[str, Piece]:
+    """What the folder holds of these settings, by file.
+
+    Raises:
+        ValueError: a file has other settings than its name says.
+    """
+    pieces = Results(options.folder, Piece).read_all(options.prefix())
+    for name, piece in pieces.items():
+        if piece.about != options.about():
+            raise ValueError(f"{options.folder / name}.json has other settings than its name says: remove it")
+    return pieces
+
+
+def complete(bench: Bench, name: str, texts: Sequence[int], end: float) -> int:
+    """Read what the file of a piece lacks of these texts, until `end`; how many that were."""
+    results = Results(bench.options.folder, Piece)
+    kept = results.read(name)
+    before = () if kept is None else kept.readings
+    known = {reading.text for reading in before}
+    lacking = [number for number in texts if number not in known]
+    found = bench.read(lacking, end) if lacking else []
+    if found:
+        readings = sorted((*before, *found), key=lambda reading: reading.text)
+        results.write(name, Piece(bench.options.about(), tuple(readings)))
+    return len(found)
+
+
+def work(options: Options, pieces: Sequence[tuple[str, range]], share: Share) -> Tally:
+    """Complete the pieces of one share."""
     torch.set_num_threads(1)
-    bench, tally = Bench(options), Tally()
-    end = options.first + options.count
-    for group in share.numbers():
-        first = options.first + group * options.group
-        for found in bench.read(range(first, min(first + options.group, end))):
-            add(tally, {"texts": 1, "messages": found.message is not None, ("p-value", found.p_value): 1})
-    return tally
+    bench = Bench(options, share.device(options.device))
+    read = [complete(bench, *pieces[index], share.end) for index in share.numbers()]
+    return {"read": sum(read)}
 
 
-def report(options: Options, tally: Tally) -> str:
+def report(options: Options, readings: Iterable[Reading]) -> str:
     """Counts, and how the p-values are distributed."""
-    counts = {name[1]: int(count) for name, count in tally.items() if isinstance(name, tuple)}
-    p_values = np.repeat(list(counts), list(counts.values()))
+    found = {reading.text: reading for reading in readings}
+    p_values = np.array([reading.p_value for reading in found.values()])
+    messages = sum(reading.message for reading in found.values())
     test = kstest(p_values, "uniform", alternative="greater")
     small = ", ".join(f"{(p_values <= share).sum()} at most {share:g}" for share in (0.1, 0.01, 0.001))
     return (
-        f"{options.scheme}: {tally['texts']:.0f} foreign texts, {options.nonces} nonces and all forms each: "
-        f"{tally['messages']:.0f} messages; p-values: {small}; D+ = {test.statistic:.2g}, p = {test.pvalue:.3g}"
+        f"{options.scheme}: {len(found)} foreign texts, {options.nonces} nonces and all forms each: "
+        f"{messages} messages; p-values: {small}; D+ = {test.statistic:.2g}, p = {test.pvalue:.3g}"
     )
 
 
@@ -227,9 +337,20 @@ def main() -> None:
     options = parse(Options, description=__doc__)
     within(options, count=MANY, group=MANY, processes=(1, 1024), nonces=(1, 10**6), words=MANY, first=(0, 10**9))
     within(options, minutes=(0, 10**6), seed=SEEDS)
-    groups = -(-options.count // options.group)
-    tally = run_shares(partial(work, options), groups, min(options.processes, groups), options.minutes)
-    print(report(options, tally), flush=True)
+    Results(options.folder, Piece).check()
+    kept = stored(options)
+    pieces = pieces_of(options)
+    missing = [
+        (name, texts)
+        for name, texts in pieces.items()
+        if name not in kept or not set(texts) <= {reading.text for reading in kept[name].readings}
+    ]
+    if missing:
+        run_shares(partial(work, options, missing), len(missing), min(options.processes, len(missing)), options.minutes)
+    readings = [reading for piece in stored(options).values() for reading in piece.readings]
+    if not readings:
+        raise ValueError(f"no text was read in {options.minutes:g} minutes: allow more")
+    print(report(options, readings), flush=True)
 
 
 if __name__ == "__main__":

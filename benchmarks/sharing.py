@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
 from typing import Any
+
+import torch
 
 from wm_env.common.progress import ProgressBar
 
@@ -37,11 +39,18 @@ class Share:
     items: range
     end: float
 
+    def device(self, name: str) -> str:
+        """Where this process computes if `name` is "cuda": the processes take the GPUs in turn; else `name`."""
+        return f"cuda:{self.index % max(1, torch.cuda.device_count())}" if name == "cuda" else name
+
     def numbers(self) -> Iterator[int]:
-        """The items one after the other until the time is up; the first share tells on standard error how far it is."""
+        """The items one after the other until the time is up, or the process that waits for them has been killed; the
+        first share tells on standard error how far it is.
+        """
+        waits = parent_process()
         with ProgressBar(len(self.items), "item", shown=self.index == 0) as bar:
             for done, number in enumerate(self.items):
-                if time.time() > self.end:
+                if time.time() > self.end or (waits is not None and not waits.is_alive()):
                     return
                 bar.update(done, counted="first share")
                 yield number
