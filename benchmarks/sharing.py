@@ -3,6 +3,7 @@
 Every item has a number and makes its random draws from that, so the figures do not depend on the number of processes.
 """
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,13 +45,16 @@ class Share:
         return f"cuda:{self.index % max(1, torch.cuda.device_count())}" if name == "cuda" else name
 
     def numbers(self) -> Iterator[int]:
-        """The items one after the other until the time is up, or the process that waits for them has been killed; the
-        first share tells on standard error how far it is.
+        """The items one after the other until the time is up; the first share tells on standard error how far it is.
+
+        A process whose sum nobody waits for any more, since the first process was killed, ends here.
         """
         waits = parent_process()
         with ProgressBar(len(self.items), "item", shown=self.index == 0) as bar:
             for done, number in enumerate(self.items):
-                if time.time() > self.end or (waits is not None and not waits.is_alive()):
+                if waits is not None and not waits.is_alive():
+                    os._exit(1)
+                if time.time() > self.end:
                     return
                 bar.update(done, counted="first share")
                 yield number

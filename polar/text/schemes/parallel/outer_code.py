@@ -20,6 +20,9 @@ from wm_env.common.arrays import Ints
 
 _LOG, _EXP = (np.array(table, dtype=np.int64) for table in init_tables()[:2])
 
+_PRODUCTS = np.zeros((256, 256), dtype=np.int64)
+_PRODUCTS[1:, 1:] = _EXP[(_LOG[1:, None] + _LOG[1:]) % 255]
+
 _CHECKS = 4
 """Parity checks that are compared before a word is decoded, if there are so many; another word passes with 2^-32."""
 
@@ -41,12 +44,17 @@ def encode_frame(frame: BitString, parity: int) -> bytes:
             "possible; send it in parts, or with the scheme stream"
         )
     data = frame.then(BitString(0, 8 * size - frame.length)).to_bytes()
-    return bytes(RSCodec(parity).encode(data)) if parity else data
+    return bytes(_codec(parity).encode(data)) if parity else data
+
+
+@lru_cache(maxsize=8)
+def _codec(parity: int) -> RSCodec:
+    return RSCodec(parity)
 
 
 def decode_frames(received: bytes, parity: int, check_bits: int = CHECK_BITS) -> Iterator[bytes]:
     """The frames that codewords at the beginning of `received` may hold, in whole bytes, the shortest first."""
-    codec = RSCodec(parity) if parity else None
+    codec = _codec(parity) if parity else None
     for end in range((check_bits + SHORT_HEADER) // 8 + parity, min(len(received), LONGEST_CODEWORD) + 1):
         if codec is None:
             yield received[:end]
@@ -55,6 +63,11 @@ def decode_frames(received: bytes, parity: int, check_bits: int = CHECK_BITS) ->
             yield bytes(codec.decode(received[:end])[0])
         except ReedSolomonError:
             continue
+
+
+def can_erase(count: int, parity: int) -> bool:
+    """Whether `decode_shifted` can do without so many bytes: a check must be left to tell a codeword."""
+    return count < parity
 
 
 def decode_shifted(
@@ -75,7 +88,7 @@ def decode_shifted(
     """
     size = min(max(map(len, readings.values())), LONGEST_CODEWORD)
     most = max(len(step) for step in steps) * edits if steps else 0
-    if not 0 < most < parity:
+    if not steps or not can_erase(most, parity):
         return
     shifts = list(readings)
     running = np.stack([_running_syndromes(readings[shift], size, min(most + _CHECKS, parity)) for shift in shifts])
@@ -108,7 +121,7 @@ def decode_shifted(
             if len(word) == end:
                 places = [place for place in erased if place < end]
                 with suppress(ReedSolomonError):
-                    yield bytes(RSCodec(parity).decode(bytes(word), erase_pos=places)[0])
+                    yield bytes(_codec(parity).decode(bytes(word), erase_pos=places)[0])
 
 
 def _checks(syndromes: Ints, erased: tuple[int, ...]) -> NDArray[np.uint32]:
@@ -148,8 +161,7 @@ def _powers(size: int, count: int) -> Ints:
 
 def _times(first: Ints, second: Ints) -> Ints:
     """Products in the field of bytes."""
-    product: Ints = np.where((first == 0) | (second == 0), 0, _EXP[(_LOG[first] + _LOG[second]) % 255])
-    return product
+    return _PRODUCTS.take(first << 8 | second)
 
 
 def open_bytes(data: bytes, keys: FrameKeys) -> tuple[Message | None, int]:

@@ -8,7 +8,7 @@ change d of at most `MOST_SHIFT` that the steps before k stand where they were, 
 third tries two such steps, if there is parity enough.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from polar.text.keys.derivation import MessageKeys
 from polar.text.scheme import Attempt, Reader, Readers
 from polar.text.schemes.parallel.design import message_positions
 from polar.text.schemes.parallel.labels import read_bits, token_label
-from polar.text.schemes.parallel.outer_code import decode_frames, decode_shifted, open_bytes
+from polar.text.schemes.parallel.outer_code import can_erase, decode_frames, decode_shifted, open_bytes
 from wm_env.common.arrays import Ints
 from wm_env.common.progress import Report
 from wm_env.lm.tokenizer import TextTokenizer
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 MOST_SHIFT = 4
 """Largest change of the number of tokens by edits that is tried."""
+
+_KEPT_LABELS = 1 << 15
+"""Labels that other forms and readers need again, of some hundred nonces."""
 
 MOST_EDITS = 2
 """Steps with edits that change the number of tokens; three would take twenty times as long."""
@@ -53,15 +56,14 @@ def tokenizer_readers(scheme: "Parallel", tokenizer: TextTokenizer) -> Readers:
     strings, mask = tokenizer.strings, message_mask(scheme)
     tokens_of = lru_cache(maxsize=128)(tokenizer.encode)
 
+    @lru_cache(maxsize=_KEPT_LABELS)
+    def label_of(token: int, label_key: bytes) -> int:
+        return token_label(strings[token], label_key, scheme.hash_bits) if token in strings else 0
+
     def reader(found: Callable[[Ints, MessageKeys], Iterator[bytes]]) -> Reader:
         def read(text: bytes, keys: MessageKeys, report: Report) -> Attempt:
             label_key, compared = keys.derive("labels"), 0
-            tokens = tokens_of(text.decode("utf-8"))
-            label_of = {
-                token: token_label(strings[token], label_key, scheme.hash_bits) if token in strings else 0
-                for token in set(tokens)
-            }
-            labels = np.array([label_of[token] for token in tokens], dtype=np.int64)
+            labels = np.array([label_of(token, label_key) for token in tokens_of(text.decode("utf-8"))], dtype=np.int64)
             for data in found(labels, keys):
                 message, opened = open_bytes(data, keys)
                 compared += opened
@@ -72,19 +74,15 @@ def tokenizer_readers(scheme: "Parallel", tokenizer: TextTokenizer) -> Readers:
         return read
 
     def plain(labels: Ints, keys: MessageKeys) -> Iterator[bytes]:
-        return decode_frames(unpadded(step_bits(labels, mask), keys), scheme.parity, keys.check_bits)
+        (received,) = shifted_readings(labels, mask, keys, [0])
+        return decode_frames(received, scheme.parity, keys.check_bits)
 
     def shifted(edits: int) -> Callable[[Ints, MessageKeys], Iterator[bytes]]:
         return lambda labels, keys: shifted_frames(labels, mask, scheme.parity, keys, edits)
 
-    return reader(plain), *(reader(shifted(edits)) for edits in range(1, MOST_EDITS + 1))
-
-
-def step_bits(labels: Ints, mask: NDArray[np.bool_], start: int = 0) -> NDArray[np.int64]:
-    """What the message positions of all whole steps from token `start` on hold, shape (steps, mask.sum())."""
-    width = mask.shape[1]
-    steps = max(0, len(labels) - start) // width
-    return read_bits(labels[start : start + steps * width].reshape(steps, width), mask)
+    least = len(step_bytes(int(mask.sum()), 1)[0])
+    edits = [count for count in range(1, MOST_EDITS + 1) if can_erase(least * count, scheme.parity)]
+    return reader(plain), *(reader(shifted(count)) for count in edits)
 
 
 def shifted_frames(
@@ -95,21 +93,34 @@ def shifted_frames(
     The bytes of these steps count as erased. What is before the first stands where it was, what is behind one is
     shifted by up to `MOST_SHIFT` tokens.
     """
+    shifts, bits = range(-MOST_SHIFT, MOST_SHIFT + 1), int(mask.sum())
+    readings = shifted_readings(labels, mask, keys, shifts)
+    steps = step_bytes(bits, -(-8 * max(map(len, readings)) // bits))
+    return decode_shifted(dict(zip(shifts, readings, strict=True)), steps, edits, parity, keys.check_bits)
+
+
+def step_bytes(bits: int, count: int) -> list[range]:
+    """The bytes that each of `count` steps of so many bits touches."""
+    return [range(step * bits // 8, -(-(step + 1) * bits // 8)) for step in range(count)]
+
+
+def shifted_readings(labels: Ints, mask: NDArray[np.bool_], keys: MessageKeys, shifts: Sequence[int]) -> list[bytes]:
+    """Whole bytes of what the message positions hold, the pad taken off, if step j of the sender stands at token
+    j n + shift; zeros, under the pad, for steps that would begin before the text.
+    """
     width, bits = mask.shape[1], int(mask.sum())
-    readings: dict[int, bytes] = {}
-    for shift in range(-MOST_SHIFT, MOST_SHIFT + 1):
-        # Row j holds step j of the sender, which stands at token j * width + shift; there is no row 0 to the left.
-        rows = step_bits(labels, mask, shift % width if shift < 0 else shift)
-        if shift < 0:
-            rows = np.concatenate([np.zeros((-(shift // width), bits), dtype=np.int64), rows])
-        readings[shift] = unpadded(rows, keys)
-    count = -(-8 * max(map(len, readings.values())) // bits)
-    steps = [range(step * bits // 8, -(-(step + 1) * bits // 8)) for step in range(count)]
-    return decode_shifted(readings, steps, edits, parity, keys.check_bits)
-
-
-def unpadded(bits: NDArray[np.int64], keys: MessageKeys) -> bytes:
-    """Whole bytes of what was read, the pad taken off."""
-    flat = bits.reshape(-1)[: bits.size - bits.size % 8].astype(np.uint8)
-    pad = keys.stream("pad").leading(len(flat))
-    return (int.from_bytes(np.packbits(flat).tobytes(), "big") ^ pad).to_bytes(len(flat) // 8, "big")
+    before = [max(0, -(shift // width)) for shift in shifts]
+    counts = [
+        ahead + max(0, len(labels) - shift - ahead * width) // width
+        for shift, ahead in zip(shifts, before, strict=True)
+    ]
+    places = np.concatenate([shift + width * np.arange(count) for shift, count in zip(shifts, counts, strict=True)])
+    # All shifts are transformed at once; only the rows that lie in the text hold anything.
+    inside = places >= 0
+    held = np.zeros((len(places), bits), dtype=np.int64)
+    held[inside] = read_bits(labels[places[inside, None] + np.arange(width)], mask)
+    rows = np.split(held, np.cumsum(counts[:-1]))
+    flat = [np.packbits(part.reshape(-1)[: part.size - part.size % 8].astype(np.uint8)) for part in rows]
+    longest = max(map(len, flat))
+    pad = np.frombuffer(keys.stream("pad").leading(8 * longest).to_bytes(longest, "big"), dtype=np.uint8)
+    return [(part ^ pad[: len(part)]).tobytes() for part in flat]
