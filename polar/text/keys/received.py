@@ -77,10 +77,16 @@ def what_was_seen(seen: Sequence[Seen], new: Seen) -> str | None:
     return f"nonce {new.nonce} was read before in another text: somebody sent it again, or used the nonce twice"
 
 
-def nonces_to_try(seen: Sequence[Seen], sender: str, count: int) -> list[int]:
-    """`count` nonces that the next message of a sender may have: those above what was seen first, then those below."""
-    numbers = [entry.nonce for entry in seen if entry.sender == sender]
-    following = max(numbers, default=-1) + 1
-    above = count if not numbers else -(-3 * count // 4)
+def nonces_to_try(seen: Sequence[Seen], sender: str, count: int, text: str = "") -> list[int]:
+    """`count` nonces that the next message of a sender may have: those above what was seen first, then those below.
+
+    If `text`, a SHA-256 in hex, was read before, its nonces come first: a replay is found at once. They
+    are the same nonces in another order.
+    """
+    own = [entry for entry in seen if entry.sender == sender]
+    following = max((entry.nonce for entry in own), default=-1) + 1
+    above = count if not own else -(-3 * count // 4)
     window = list(range(following, min(following + above, NONCE_LIMIT)))
-    return window + list(range(following - 1, max(-1, following - 1 - (count - len(window))), -1))
+    window += range(following - 1, max(-1, following - 1 - (count - len(window))), -1)
+    replayed = {entry.nonce for entry in own if entry.text == text}
+    return sorted(replayed.intersection(window), reverse=True) + [nonce for nonce in window if nonce not in replayed]

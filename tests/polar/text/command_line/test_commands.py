@@ -132,8 +132,11 @@ def test_what_was_read_is_noted_and_a_replay_named(run, key, model, tmp_path):
     options = ("--key", key, "--model", model, "--prompt", "a")
     text = tmp_path / "text"
     text.write_bytes(run("embed", *options, "--message", "x", "--nonce", 100)[1])
-    assert "before" not in run("decode", *options, text)[2]
-    assert "nonce 100 was read before, in the same text" in run("decode", *options, text)[2]
+    first, again = run("decode", *options, text)[2], run("decode", *options, text)[2]
+    assert "before" not in first
+    assert "101 of 128 nonces tried" in first
+    assert "nonce 100 was read before, in the same text" in again
+    assert "1 of 128 nonces tried" in again.splitlines()[0]
     written = text.read_bytes()
     for copy in (written + b"\r\n", b"\xef\xbb\xbf" + written, written.decode().encode("utf-16")):
         text.write_bytes(copy)
