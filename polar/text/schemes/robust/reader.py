@@ -8,16 +8,17 @@ anywhere (`polar.text.schemes.robust.reading.finding`). `polar.text.schemes.robu
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from polar.text.keys.key import Key
 from polar.text.schemes.robust.randomness import LANES, Randomness
 from polar.text.schemes.robust.reading.alignment import EDIT_MODELS, align, start_law
-from polar.text.schemes.robust.reading.finding import Found, find_starts, mean_log2, scan
+from polar.text.schemes.robust.reading.finding import Find, Found, find_starts, mean_log2, scan
 from polar.text.schemes.robust.reading.likelihood import load_likelihoods
-from polar.text.schemes.robust.reading.payload import LONG, QUICK, THOROUGH, read_payload
+from polar.text.schemes.robust.reading.payload import LONG, QUICK, THOROUGH, WIDEST, Effort, read_payload
 from polar.text.schemes.robust.reading.places import Place, Stretch
 from polar.text.schemes.robust.settings import MOST_CHARACTERS, RobustSettings
 from polar.text.schemes.robust.tape import SEGMENT
@@ -34,8 +35,9 @@ _BEFORE, _BEHIND = 600, 250
 _LONGEST = 1500
 """Words of a text that are read from its beginning."""
 
-_LIKELY = 3.0
-"""log2 of the e-value of a find for which the longest search is worth its time."""
+_EFFORTS = ((QUICK, 0), (QUICK, 1), (THOROUGH, 0), (THOROUGH, 1), (LONG, 0), (LONG, 1), (WIDEST, 0), (WIDEST, 1))
+"""How hard a text is tried one after the other, at the beginnings of the nonces (0) or anywhere on the tape (1)."""
+
 _SURE = 20.0
 """Bits of evidence at the beginning of a nonce that are enough to say that a text is marked."""
 
@@ -130,9 +132,9 @@ class Receiver:
         founds = [find_starts(self._randomness, self._tables, words, self.nonces)]
         if founds[0].log2_evidence < _SURE:
             founds.append(scan(self._randomness, self._tables, words, self.nonces))
-        best = max(founds, key=lambda found: found.words[0][1])
+        best = max(founds, key=lambda found: found.finds[0].log2_odds)
         part = _part(words, best)
-        place, begin = self._place(_cut(words, part), best, best.words[0][0])
+        place, begin = self._place(_cut(words, part), best, best.finds[0])
         kept = align(place.pilots().ratios(), EDIT_MODELS[1], begin).kept
         marked[part] = kept[place.text.word]
         score = _score(founds)
@@ -150,16 +152,14 @@ class Receiver:
             return Reading(0.0, 1.0, marked, spans)
         founds: list[Found] = []
         attempts, surest = 0, -math.inf
-        for effort, look in ((QUICK, 0), (QUICK, 1), (THOROUGH, 0), (THOROUGH, 1), (LONG, 0), (LONG, 1)):
+        for effort, look in _EFFORTS:
             if look == len(founds):
                 founds.append((find_starts, scan)[look](self._randomness, self._tables, words, self.nonces))
             found = founds[look]
             part = _part(words, found)
             text_part = _cut(words, part)
-            for word, odds in found.words:
-                if effort == LONG and odds < _LIKELY:
-                    continue
-                place, begin = self._place(text_part, found, word)
+            for find in self._tries(found, effort):
+                place, begin = self._place(text_part, found, find)
                 attempt = read_payload(place, begin, effort, self.settings.check_bits)
                 attempts += attempt.compared
                 if attempt.payload is not None or attempt.alignment.log2_evidence > surest:
@@ -168,7 +168,7 @@ class Receiver:
                 if attempt.payload is not None:
                     score = _score(founds)
                     p_value = min(1.0, 2 * 2.0**-score, 2 * attempts * 2.0**-attempt.check_log2)
-                    gain, nonce = attempt.check_log2, word // SEGMENT
+                    gain, nonce = attempt.check_log2, find.word // SEGMENT
                     return Reading(score, p_value, marked, spans, attempt.payload, nonce, gain, attempts)
         score = _score(founds)
         return Reading(score, min(1.0, 2 * 2.0**-score), marked, spans, attempts=attempts)
@@ -178,14 +178,24 @@ class Receiver:
         tokens, spans = self._tokenizer.encode_with_spans(text)
         return spans, split_text(tokens, self._letters, self.settings.by_token)
 
-    def _place(self, text: SplitText, found: Found, word: int) -> tuple[Place, Floats]:
+    def _tries(self, found: Found, effort: Effort) -> Iterator[Find]:
+        """The places of the tape that an effort is spent on, with the tables that are tried for each."""
+        for find in found.finds:
+            if find.log2_odds >= effort.least_odds:
+                yield find
+                if effort.every_table:
+                    others = set(range(len(self._tables))) - {find.table}
+                    yield from (replace(find, table=table) for table in sorted(others))
+
+    def _place(self, text: SplitText, found: Found, find: Find) -> tuple[Place, Floats]:
         """The text over the words of the tape that it may hold, and where it may begin."""
+        word = find.word
         first = word if found.from_start else max(word - _BEFORE - _SPARE, SEGMENT * self.nonces.start) // LANES * LANES
         size = (text.words if found.from_start else word - first + _BEHIND) + _SPARE
         size = min(-(-size // LANES) * LANES, SEGMENT * self.nonces.stop - first)
         stretch = Stretch(first, size, self.settings.payload_bits)
         begin = start_law(size, 0 if found.from_start else None)
-        return Place(self._randomness, self._tables[found.table], text, stretch), begin
+        return Place(self._randomness, self._tables[find.table], text, stretch), begin
 
 
 def check_length(text: str) -> None:

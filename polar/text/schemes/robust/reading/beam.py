@@ -22,6 +22,9 @@ _LEAST = 0.02
 _DOUBT = 0.02
 """Least probability that the token of a place is another one."""
 
+_TOGETHER = 4096
+"""Beginnings whose numbers are made together: as many as stay in a processor's cache."""
+
 
 @dataclass(frozen=True)
 class Votes:
@@ -74,6 +77,10 @@ class Beginnings:
     digests: Words
     log2_evidence: Floats
 
+    def first(self, count: int) -> "Beginnings":
+        """The best of them, at most `count`."""
+        return Beginnings(self.bits[:count], self.digests[:count], self.log2_evidence[:count])
+
 
 def search(place: Place, votes: Votes, width: int) -> Beginnings:
     """The beginnings of payloads that a beam of `width` of them leads to."""
@@ -101,11 +108,13 @@ def log2_votes(place: Place, votes: Votes, places: range, digests: Words) -> Flo
     if not len(places):
         return np.zeros(len(digests))
     part, first = votes.part(places)
-    weight = votes.weight[part].astype(np.float32)
-    ratios = place.ratios(votes.pairs.at(np.arange(part.start, part.stop)), digests[None])
-    mixed = np.add.reduceat(ratios * weight[:, None], first, axis=0)
+    pairs, weight = votes.pairs.at(np.arange(part.start, part.stop)), votes.weight[part].astype(np.float32)
     rest = np.maximum(1 - np.add.reduceat(weight, first), _DOUBT)
-    evidence: Floats = np.log2(mixed + rest[:, None]).sum(axis=0, dtype=np.float64)
+    evidence = np.empty(len(digests))
+    for start in range(0, len(digests), _TOGETHER):
+        some = slice(start, start + _TOGETHER)
+        mixed = np.add.reduceat(place.ratios(pairs, digests[None, some]) * weight[:, None], first, axis=0)
+        evidence[some] = np.log2(mixed + rest[:, None]).sum(axis=0, dtype=np.float64)
     return evidence
 
 

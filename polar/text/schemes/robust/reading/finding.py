@@ -21,9 +21,13 @@ from wm_env.common.arrays import Floats
 _BEFORE, _BEHIND = 8, 24
 """A text from its beginning is looked for up to so many words added and deleted."""
 
-_REPLACED, _ADDED, _DELETED, _LEFT = 0.1, 0.01, 0.01, 0.002
+_START_EDITS = ((0.1, 0.01, 0.01), (0.1, 0.1, 0.1))
+"""How often a word is replaced, added, deleted: two guesses, of which the better one counts."""
 
-_MOST = 3
+_SCAN_EDITS = (0.1, 0.01, 0.01, 0.002)
+"""The same for a search anywhere, and how often the marked text ends."""
+
+_MOST = 4
 """Nonces that are tried."""
 
 _BESIDE = 12.0
@@ -37,20 +41,33 @@ _ENTER = 0.003
 
 
 @dataclass(frozen=True)
+class Find:
+    """A place of the tape where a text may stand.
+
+    Attributes:
+        word: of the tape.
+        log2_odds: log2 of an e-value for "the text stands there".
+        table: number of the table of likelihoods that fits best if so.
+    """
+
+    word: int
+    log2_odds: float
+    table: int
+
+
+@dataclass(frozen=True)
 class Found:
-    """Where a text may begin on the tape, by one of several tables of likelihoods.
+    """Where a text may begin on the tape.
 
     Attributes:
         log2_evidence: log2 of an e-value for "the text, or a part of it, stands on the tape".
-        table: number of the table that fits best.
-        words: likely words of the tape, best first, each with log2 of its own e-value.
+        finds: likely places, best first.
         centre: the word of the text that stands there.
         from_start: whether the text was compared with the beginnings of the nonces only.
     """
 
     log2_evidence: float
-    table: int
-    words: list[tuple[int, float]]
+    finds: list[Find]
     centre: int
     from_start: bool
 
@@ -64,13 +81,14 @@ def find_starts(randomness: Randomness, tables: Sequence[Likelihood], text: Spli
     groups = (np.array(nonces)[:, None] * (SEGMENT // LANES) + np.arange(-(-reach // LANES))).reshape(-1)
     leads: dict[tuple[int, int], NDArray[np.uint16]] = {}
     pilot = np.ascontiguousarray((levels(1) == 0)[:reach].T)
-    lead_tables = np.stack([table.lead_ratio for table in tables], axis=1)
-    edits = np.array([_REPLACED, _ADDED, _DELETED])
+    # One row for each guess at the edits and each table.
+    lead_tables = np.stack([table.lead_ratio for table in tables] * len(_START_EDITS), axis=1)
+    edits = np.repeat(np.array(_START_EDITS), len(tables), axis=0)
     width = _BEFORE + _BEHIND
-    weight = np.full((len(tables), len(nonces), width), 0.5 / width)
+    weight = np.full((len(edits), len(nonces), width), 0.5 / width)
     weight[..., _BEFORE] += 0.5
     weight /= len(nonces)
-    log2 = np.zeros(len(tables))
+    log2 = np.zeros(len(edits))
     starts = np.append(np.flatnonzero(np.diff(text.word, prepend=-1)), len(text.token))
     for word in range(min(text.words, SEGMENT - _BEHIND)):
         ratio = np.ones(weight.shape)
@@ -85,16 +103,14 @@ def find_starts(randomness: Randomness, tables: Sequence[Likelihood], text: Spli
         log2 = log2 + np.log2(total)
         if word % 16 == 15 and (log2 + np.log2(weight.sum(axis=2).max(axis=1))).max() > _SURE:
             break
-    best = int(log2.argmax())
-    share = weight[best].sum(axis=1)
-    likely = [int(number) for number in np.argsort(-share)[:_MOST]]
-    scores = [float(np.log2(share[number] * len(nonces)) + log2[best]) for number in likely]
-    kept = [
-        (SEGMENT * nonces[number], score)
-        for number, score in zip(likely, scores, strict=True)
-        if score > scores[0] - _BESIDE
+    odds = np.log2(weight.sum(axis=2) * len(nonces)) + log2[:, None]
+    scores = np.logaddexp2.reduce(odds, axis=0) - np.log2(len(edits))
+    likely = np.argsort(-scores, kind="stable")[:_MOST]
+    finds = [
+        Find(SEGMENT * nonces[number], float(scores[number]), int(odds[:, number].argmax()) % len(tables))
+        for number in likely[scores[likely] > scores[likely[0]] - _BESIDE].tolist()
     ]
-    return Found(mean_log2(log2), best, kept, 0, True)
+    return Found(mean_log2(log2), finds, 0, True)
 
 
 def mean_log2(values: Sequence[float] | Floats) -> float:
@@ -105,7 +121,7 @@ def mean_log2(values: Sequence[float] | Floats) -> float:
 def scan(randomness: Randomness, tables: Sequence[Likelihood], text: SplitText, nonces: range) -> Found:
     """Compare every word of the text with every word of the tape: parts of texts, and texts inside others."""
     founds = [_scan(randomness, tables[number], number, text, nonces) for number in range(len(tables))]
-    best = max(founds, key=lambda found: found.words[0][1])
+    best = max(founds, key=lambda found: found.finds[0].log2_odds)
     return replace(best, log2_evidence=mean_log2([found.log2_evidence for found in founds]))
 
 
@@ -116,7 +132,7 @@ def _scan(randomness: Randomness, likelihood: Likelihood, table: int, text: Spli
         best = max(best, (odds, word, place))
     score, centre, place = best
     score += float(np.log2(len(nonces)))
-    return Found(log2, table, [(SEGMENT * nonces.start + place, score)], centre, False)
+    return Found(log2, [Find(SEGMENT * nonces.start + place, score, table)], centre, False)
 
 
 def _filter(
@@ -129,7 +145,7 @@ def _filter(
     groups = np.arange(size // LANES) + nonces.start * (SEGMENT // LANES)
     places = [np.flatnonzero(np.tile(row == 0, len(nonces))) for row in levels(1).T]
     known: dict[tuple[int, int], NDArray[np.int32]] = {}
-    edits = np.array([_REPLACED, _ADDED, _DELETED, _LEFT])
+    edits = np.array(_SCAN_EDITS)
     outside, weight, then = 1.0, np.zeros(size, dtype=np.float32), np.empty(size, dtype=np.float32)
     starts = np.append(np.flatnonzero(np.diff(text.word, prepend=-1)), len(text.token))
     for word in range(text.words):
@@ -142,7 +158,7 @@ def _filter(
             table = likelihood.lead_ratio[text.kind[token]]
             multiply_scan(ratio, places[slot], int(text.opens[token]), known[name], table)
         advance_scan(weight, then, ratio, outside * _ENTER / size, edits)
-        outside = outside * (1 - _ENTER) + _LEFT * float(weight.sum())
+        outside = outside * (1 - _ENTER) + _SCAN_EDITS[-1] * float(weight.sum())
         total = outside + float(then.sum())
         weight, then = then, weight
         weight /= np.float32(total)

@@ -7,6 +7,7 @@ candidate that was not sent reaches 2^c with probability at most 2^-c (Markov's 
 would let it pass. Every candidate counts as an attempt, again for each alignment.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,9 @@ _REACH = 12
 _PROMISE = 12.0
 """Bits that a candidate shows at check places along one alignment before its check is computed over all."""
 
+_COMPARED = 65_536
+"""Likeliest beginnings whose candidates are compared; each has two."""
+
 _MIXED = 4
 """Beginnings whose mean says what the tokens of levels 1 to K - 1 tell about the alignment."""
 
@@ -34,18 +38,24 @@ class Effort:
 
     Attributes:
         models: edit models that are compared.
-        width: beginnings of payloads that the beam keeps; each has two candidates.
+        width: beginnings of payloads that the beam keeps.
         rounds: alignments, each with what the last one read.
+        least_odds: log2 of the e-value that a find needs before it is tried so hard.
+        every_table: whether the other tables of likelihoods are tried behind the one that fits the pilots best.
     """
 
     models: tuple[EditModel, ...]
     width: int
     rounds: int
+    least_odds: float = -math.inf
+    every_table: bool = False
 
 
 QUICK = Effort(EDIT_MODELS[:1], 256, 1)
 THOROUGH = Effort(EDIT_MODELS, 2048, 4)
-LONG = Effort(EDIT_MODELS, 16384, 2)
+LONG = Effort(EDIT_MODELS, 16_384, 2, 2.0, True)
+WIDEST = Effort(EDIT_MODELS, 262_144, 2, 7.0, True)
+"""A text that nobody marked has a find of odds 2^7 with probability at most 2^-7, so it hardly ever pays for this."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,7 @@ def read_payload(place: Place, begin: Floats, effort: Effort, check_bits: int) -
         level = place.levels(pairs)
         middle = pairs.at((level > 0) & (level < place.stretch.payload_bits))
         votes = votes_of(place, alignment)
-        found = search(place, votes, effort.width)
+        found = search(place, votes, effort.width).first(_COMPARED)
         compared += 2 * len(found.bits)
         bits = _promising(place, votes, found)
         if bits is not None:

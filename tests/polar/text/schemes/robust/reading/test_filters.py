@@ -34,14 +34,33 @@ def test_a_word_further_at_the_beginnings(seed):
     rng = np.random.default_rng(seed)
     weight, ratio = rng.random((2, 2, 3, 6))
     weight /= weight.sum(axis=(1, 2), keepdims=True)
-    replaced, added, deleted = edits = rng.random(3) / 3
-    seen = weight * ((1 - replaced) * ratio + replaced)
-    # A word added to the text moves the text back along the tape, a deleted one forth.
-    moves = (1 - added - deleted) * np.eye(6) + deleted * np.eye(6, k=1) + added * np.eye(6, k=-1)
-    moved = seen @ moves
+    edits = rng.random((2, 3)) / 3
+    moved = np.empty_like(weight)
+    for table, (replaced, added, deleted) in enumerate(edits):
+        seen = weight[table] * ((1 - replaced) * ratio[table] + replaced) * (1 - added)
+        # A word added to the text moves the text back along the tape, a deleted one forth.
+        moved[table] = seen @ ((1 - deleted) * np.eye(6) + deleted * np.eye(6, k=1))
+        moved[table] += weight[table] @ (added * np.eye(6, k=-1))
     totals = advance_starts(weight, ratio, edits)
     assert np.allclose(totals, moved.sum(axis=(1, 2)), rtol=1e-12)
     assert np.allclose(weight, moved / moved.sum(axis=(1, 2), keepdims=True), rtol=1e-12)
+
+
+def test_the_evidence_of_one_word_said_again_and_again_is_an_e_value():
+    """The mean over all numbers of the evidence is at most 1, also where all words of the text are the same."""
+    rng = np.random.default_rng(0)
+    words, shifts, runs = 6, 4, 20_000
+    law = np.array([[0.25, 4.0], [0.8, 0.2]])  # A ratio of mean 1: its values, and how often it has each.
+    numbers = rng.choice(law[0], (runs, words + shifts), p=law[1])
+    weight = np.full((1, runs, shifts), 1 / shifts)
+    evidence = np.ones(runs)
+    for word in range(words):
+        ratio = numbers[None, :, word : word + shifts].copy()
+        for run in range(runs):
+            own = weight[:, run : run + 1].copy()
+            evidence[run] *= advance_starts(own, ratio[:, run : run + 1], np.array([[0.0, 0.3, 0.1]]))[0]
+            weight[:, run : run + 1] = own
+    assert evidence.mean() < 1 + 4 * evidence.std() / np.sqrt(runs)
 
 
 @given(SEEDS, st.integers(0, 1))
