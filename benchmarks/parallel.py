@@ -69,6 +69,8 @@ class Options:
     """Chooses keys and messages."""
     positions: tuple[int, ...] = (8, 16, 32, 64)
     """n of the settings."""
+    device: str = "cpu"
+    """Where the model computes; the figures are the same."""
 
 
 @dataclass
@@ -96,7 +98,7 @@ class Bench:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.lm: MaskedLM = load_lm("mini")
+        self.lm: MaskedLM = load_lm("mini", device=options.device)
         self.vocabulary = open_vocabulary(self.lm)
         self.prompts = read_prompts("shipped")
 

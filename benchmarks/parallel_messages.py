@@ -58,6 +58,8 @@ class Write:
     scheme: tyro.conf.OmitArgPrefixes[Parallel] = field(default_factory=Parallel)
     temperature: float = 1.0
     """tau."""
+    device: str = "cpu"
+    """Where the model computes; the texts are the same."""
 
     @property
     def settings(self) -> Settings:
@@ -93,7 +95,7 @@ class Line:
 def write(options: Write) -> None:
     within(options, count=MANY, seed=SEEDS)
     check_output(options.out, "name another --out", '"nonce": ')
-    lm = load_lm("mini")
+    lm = load_lm("mini", device=options.device)
     vocabulary, prompts = open_vocabulary(lm), read_prompts("shipped")
     tokens = rejected = 0
     start = time.process_time()
