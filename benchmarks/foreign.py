@@ -1,7 +1,7 @@
 """Texts that nobody marked, read as `decode` reads them: is there ever a message, and do the p-values hold?
 
     python benchmarks/foreign.py --scheme stream --count 10000 --words 4 --processes 32 --device cuda
-    python benchmarks/foreign.py --scheme block --count 10000 --words 4 --processes 32 --device cuda
+    python benchmarks/foreign.py --scheme block --count 10000 --words 4 --processes 20 --device cuda
     python benchmarks/foreign.py --scheme parallel --count 10000 --processes 16
     python benchmarks/foreign.py --scheme robust --count 10000 --processes 16
 
@@ -13,7 +13,8 @@ are read side by side where that lets the model answer several in one pass.
 The readings of 50 neighbours are kept in a file of the folder. Whoever starts again, after a kill or after `--minutes`,
 goes on with the texts that are missing there. Machines that read different texts (`--first`) put their files together;
 the figures printed at the end are of all that the folder holds of these settings, whichever texts this run was to read.
-With `--device cuda` the processes take the GPUs in turn.
+With `--device cuda` the processes take the GPUs in turn. A group of the scheme `block` costs its 128 pools before its
+first text is read, in every process that reads of it: 20 processes take the 20 groups of 10,000 texts one each.
 
 The p-value holds if at most a share x of the texts gets x or less, for every x. The test against that is the one-sided
 statistic of Kolmogorov and Smirnov, D+ = max(F(x) - x), with its probability for uniform p-values.
