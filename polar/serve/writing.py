@@ -18,6 +18,7 @@ from polar.text.schemes.robust.messages import message_of, payload_of
 from polar.text.schemes.robust.settings import RobustSettings
 from polar.text.settings import LawSettings, Limits, Settings
 from polar.text.vocabulary import Vocabulary
+from wm_env.common.command import tell
 from wm_env.common.progress import Report
 from wm_env.lm.models.masked_lm import MaskedLM
 
@@ -77,13 +78,13 @@ class TextWriter:
 
     def used(self) -> int:
         """The first nonce that the ledger does not have."""
-        with open_ledger(self.ledger) as ledger:
+        with open_ledger(self.ledger, tell) as ledger:
             return ledger.first_free()
 
     def _reserved(self) -> Iterator[int]:
         """Free nonces, each noted as used before its text is begun: the ledger is locked for a moment only."""
         for _ in range(ATTEMPTS):
-            with open_ledger(self.ledger) as ledger:
+            with open_ledger(self.ledger, tell) as ledger:
                 nonce = ledger.first_free()
                 ledger.record(nonce)
             yield nonce

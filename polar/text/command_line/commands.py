@@ -160,12 +160,12 @@ def run_decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bo
     tell(f"nonce {found.nonce}, p-value {found.p_value:.3g}")
     assert found.nonce is not None
     new = Seen(settings.sender, found.nonce, use_of(settings, front).hex(), _digest(text))
+    try:
+        seen = note_seen(options.ledger_file, new, tell)
+    except (OSError, ValueError) as error:
+        tell(f"{reason_of(error)}; that this message was read is not noted")
     if line := what_was_seen(seen, new):
         tell(line)
-    try:
-        note_seen(options.ledger_file, seen, new)
-    except OSError as error:
-        tell(f"{reason_of(error)}; that this message was read is not noted")
     write_message(found.message)
     return True
 

@@ -10,7 +10,8 @@ import tyro
 from polar.text.canonical import decoded
 from polar.text.framing import Message, parse_bits
 from polar.text.keys.derivation import check_nonce
-from polar.text.keys.ledger import check_ledger, ledger_beside, lock_of
+from polar.text.keys.ledger import check_ledger, ledger_beside
+from polar.text.keys.lock import lock_of
 from polar.text.keys.received import seen_beside
 from polar.text.schemes import NAMES, load_schemes
 from polar.text.settings import LawSettings, Limits, Settings

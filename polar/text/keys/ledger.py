@@ -1,6 +1,5 @@
 """The ledger: the nonces that were used with a key, so that none is used twice."""
 
-import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from polar.text.keys.key import NONCE_LIMIT
+from polar.text.keys.lock import lock_of, locked, open_lock
 from wm_env.common.command import WorkFailedError
 from wm_env.common.files import (
     check_output,
@@ -16,7 +16,6 @@ from wm_env.common.files import (
     is_open_as,
     link_target,
     make_folder,
-    naming,
     network_file_system,
     read_json,
     write_json,
@@ -106,7 +105,7 @@ def open_ledger(path: Path, say: Callable[[str], object] = lambda line: None) ->
             f"{target} is on a network file system ({kind}), whose locks may not hold between machines: use this key "
             "on one machine at a time, or give each a --sender of its own"
         )
-    with _locked(target, say) as lock:
+    with locked(target, "embed", say) as lock:
         yield NonceLedger(target, _read_ledger(target), lock)
 
 
@@ -124,46 +123,10 @@ def check_ledger(path: Path, nonce: int | None) -> None:
     target = link_target(path)
     check_output(target, "name another --ledger, and keep to it")
     if os.path.lexists(lock_of(target)):
-        _open_lock(target).close()
+        open_lock(target).close()
     used = _read_ledger(target)
     if nonce is not None:
         _check_unused(used, nonce)
-
-
-@contextmanager
-def _locked(target: Path, say: Callable[[str], object]) -> Iterator[TextIO]:
-    """The lock of a ledger, held within the context."""
-    while True:
-        with _open_lock(target) as lock:
-            with naming(lock_of(target)):
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    say(f"{target} is in use by another embed: waiting for it to end")
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-            # Somebody may have removed it meanwhile, and others lock the next.
-            if is_open_as(lock.fileno(), lock_of(target)):
-                yield lock
-                return
-
-
-def _open_lock(target: Path) -> TextIO:
-    lock = lock_of(target)
-    if os.path.lexists(lock) and not lock.is_file():
-        raise FileExistsError(f"{lock}, by which the ledger is locked, is no file: remove it, or name another --ledger")
-    try:
-        lock.touch(mode=0o600)
-        return lock.open("a")
-    except PermissionError:
-        raise PermissionError(
-            f"{lock}, by which the ledger is locked, cannot be written: make it writable, or name another --ledger"
-        ) from None
-
-
-def lock_of(ledger: Path) -> Path:
-    """The file that is locked while a ledger is in use. Nothing is written to it, whatever it holds."""
-    target = link_target(ledger)
-    return target.with_name(target.name + ".lock")
 
 
 def ledger_beside(key_file: Path) -> Path:

@@ -1,12 +1,13 @@
 """The receiver's ledger: which messages were read with a key, so that a replay shows and a search knows where to go."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from polar.text.keys.key import NONCE_LIMIT
-from wm_env.common.files import check_output, link_target, read_json, write_json
+from polar.text.keys.lock import locked
+from wm_env.common.files import check_output, link_target, make_folder, network_file_system, read_json, write_json
 from wm_env.common.json_values import read_as
 
 _KIND = "covert-watermark messages read 1"
@@ -56,15 +57,32 @@ def read_seen(path: Path) -> tuple[Seen, ...]:
         raise ValueError(f"{error}: name another --ledger, or remove it") from None
 
 
-def note_seen(path: Path, seen: Sequence[Seen], new: Seen) -> None:
+def note_seen(path: Path, new: Seen, say: Callable[[str], object] = lambda line: None) -> tuple[Seen, ...]:
     """Add a message, whole or not at all, in a file that only its owner can read.
 
+    What others noted since the ledger was read is kept: it is read again while its lock is held. Who has to wait for
+    the lock says so.
+
+    Returns:
+        What the ledger held before.
+
     Raises:
-        OSError: it cannot be written.
+        OSError: it or its lock cannot be written.
+        ValueError: it is no such ledger any more.
     """
-    check_output(path, "name another --ledger")
-    entries: list[dict[str, Any]] = [vars(entry) for entry in dict.fromkeys([*seen, new])]
-    write_json(path, {"kind": _KIND, "seen": entries[-MOST_SEEN:]}, mode=0o600)
+    target = link_target(path)
+    check_output(target, "name another --ledger")
+    make_folder(target.parent)
+    if kind := network_file_system(target.parent):
+        say(
+            f"{target} is on a network file system ({kind}), whose locks may not hold between machines: read with this "
+            "ledger on one machine at a time"
+        )
+    with locked(target, "decode", say):
+        seen = read_seen(target)
+        entries: list[dict[str, Any]] = [vars(entry) for entry in dict.fromkeys([*seen, new])]
+        write_json(target, {"kind": _KIND, "seen": entries[-MOST_SEEN:]}, mode=0o600)
+    return seen
 
 
 def what_was_seen(seen: Sequence[Seen], new: Seen) -> str | None:

@@ -20,6 +20,7 @@ from polar.text.embedding import embed_with_retries
 from polar.text.framing import BitString, parse_bits
 from polar.text.keys.key import Key, load_key, save_key
 from polar.text.keys.ledger import NonceLedger, ledger_beside, open_ledger
+from polar.text.keys.received import Seen, note_seen, read_seen
 from wm_env.common import progress
 from wm_env.common.files import MOST_BYTES
 
@@ -149,6 +150,39 @@ def test_what_was_read_is_noted_and_a_replay_named(run, key, model, tmp_path):
     # The search goes on behind what was seen.
     text.write_bytes(run("embed", *options, "--message", "y", "--nonce", 150)[1])
     assert run("decode", *options, text)[:2] == (0, b"y")
+
+
+def test_a_decode_keeps_what_another_noted_while_it_read(run, key, model, tmp_path, monkeypatch):
+    """The other command ends after this one has read the ledger, and before this one writes it."""
+    options, text, seen = ("--key", key, "--model", model, "--prompt", "a"), tmp_path / "text", tmp_path / "seen"
+    text.write_bytes(run("embed", *options, "--message", "x")[1])
+    other, read = Seen("", 77, "cd", "ef"), commands.decode_with_model
+
+    def read_late(*arguments):
+        note_seen(seen, other)
+        return read(*arguments)
+
+    monkeypatch.setattr(commands, "decode_with_model", read_late)
+    assert run("decode", *options, text, "--ledger", seen)[:2] == (0, b"x")
+    assert [entry.nonce for entry in read_seen(seen)] == [77, 0]
+
+
+def test_a_ledger_that_is_damaged_while_a_text_is_read_does_not_keep_the_message(
+    run, key, model, tmp_path, monkeypatch
+):
+    options, text, seen = ("--key", key, "--model", model, "--prompt", "a"), tmp_path / "text", tmp_path / "seen"
+    text.write_bytes(run("embed", *options, "--message", "x")[1])
+    read = commands.decode_with_model
+
+    def read_late(*arguments):
+        seen.write_text("{}")
+        return read(*arguments)
+
+    monkeypatch.setattr(commands, "decode_with_model", read_late)
+    code, out, err = run("decode", *options, text, "--ledger", seen)
+    assert (code, out) == (0, b"x")
+    assert "is not noted" in err
+    assert seen.read_text() == "{}"
 
 
 def test_a_ledger_that_cannot_be_written_does_not_keep_the_message(run, key, model, tmp_path):

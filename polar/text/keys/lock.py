@@ -1,0 +1,60 @@
+"""The lock of a ledger: a file beside it that one process at a time holds."""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from wm_env.common.files import is_open_as, link_target, naming
+
+
+def lock_of(ledger: Path) -> Path:
+    """The file that is locked while a ledger is in use. Nothing is written to it, whatever it holds."""
+    target = link_target(ledger)
+    return target.with_name(target.name + ".lock")
+
+
+@contextmanager
+def locked(ledger: Path, command: str, say: Callable[[str], object]) -> Iterator[TextIO]:
+    """The open lock of a ledger, held within the context.
+
+    Args:
+        ledger: the file, there or not; its folder is there.
+        command: what else may hold the lock.
+        say: is told if another process holds the lock, before this one waits.
+
+    Raises:
+        OSError: the lock cannot be made, opened or taken; the error names it.
+    """
+    while True:
+        with open_lock(ledger) as lock:
+            with naming(lock_of(ledger)):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    say(f"{link_target(ledger)} is in use by another {command}: waiting for it to end")
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+            # Somebody may have removed it meanwhile, and others lock the next.
+            if is_open_as(lock.fileno(), lock_of(ledger)):
+                yield lock
+                return
+
+
+def open_lock(ledger: Path) -> TextIO:
+    """Open the lock of a ledger, without taking it; where there is none it is made.
+
+    Raises:
+        OSError: it is no file, or cannot be written.
+    """
+    lock = lock_of(ledger)
+    if os.path.lexists(lock) and not lock.is_file():
+        raise FileExistsError(f"{lock}, by which the ledger is locked, is no file: remove it, or name another --ledger")
+    try:
+        lock.touch(mode=0o600)
+        return lock.open("a")
+    except PermissionError:
+        raise PermissionError(
+            f"{lock}, by which the ledger is locked, cannot be written: make it writable, or name another --ledger"
+        ) from None

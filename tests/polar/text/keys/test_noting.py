@@ -1,0 +1,67 @@
+"""The receiver's ledger when several commands read with one key."""
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from threading import Event, Thread
+
+import pytest
+
+from polar.text.keys.lock import lock_of, locked
+from polar.text.keys.received import Seen, note_seen, read_seen, what_was_seen
+from wm_env.common.files import write_json
+
+MESSAGES = [Seen("", number, "ab", f"{number:02x}") for number in range(4)]
+
+
+def test_what_was_noted_since_the_ledger_was_read_is_kept(tmp_path):
+    path = tmp_path / "seen"
+    for message in MESSAGES:
+        note_seen(path, message)
+    assert read_seen(path) == tuple(MESSAGES)
+    # The entries before are returned, so that two readers of one text at once do not both call it new.
+    assert what_was_seen(note_seen(path, MESSAGES[1]), MESSAGES[1]) == "nonce 1 was read before, in the same text"
+    assert path.stat().st_mode & 0o777 == lock_of(path).stat().st_mode & 0o777 == 0o600
+
+
+def test_who_waits_says_so_and_keeps_what_the_other_noted(tmp_path):
+    path, waits, said = tmp_path / "seen", Event(), []
+
+    def say(line):
+        said.append(line)
+        waits.set()
+
+    second = Thread(target=note_seen, args=(path, MESSAGES[1], say))
+    with locked(path, "decode", said.append):
+        second.start()
+        assert waits.wait(60)
+        write_json(path, {"kind": "covert-watermark messages read 1", "seen": [vars(MESSAGES[0])]})
+    second.join(60)
+    assert read_seen(path) == tuple(MESSAGES[:2])
+    assert said == [f"{path} is in use by another decode: waiting for it to end"]
+
+
+def test_many_processes_at_once_lose_no_note(tmp_path):
+    path = tmp_path / "seen"
+    note = (
+        "import sys; from pathlib import Path; from polar.text.keys.received import Seen, note_seen\n"
+        "number = int(sys.argv[2]); [note_seen(Path(sys.argv[1]), Seen('', 100 * number + part, '', '')) "
+        "for part in range(5)]"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", note, str(path), str(number)]) for number in range(4)]
+    assert [process.wait() for process in processes] == [0] * 4
+    assert {entry.nonce for entry in read_seen(path)} == {100 * n + part for n in range(4) for part in range(5)}
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_lock_that_the_system_refuses_is_an_error_that_names_it(tmp_path, monkeypatch, number):
+    def refuse(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match=os.strerror(number)) as refused:
+        note_seen(tmp_path / "seen", MESSAGES[0])
+    assert refused.value.filename == str(lock_of(tmp_path / "seen"))
+    assert not (tmp_path / "seen").exists()
