@@ -9,6 +9,7 @@ import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,8 +25,9 @@ with quitting_on_interrupt(__name__):
     from agents.frontier import RunResult, frontier, read_runs, short_names
     from wm_env.common.arguments import parse
     from wm_env.common.arrays import Floats
-    from wm_env.common.figures import COLOURS, FIGURE_MARK, figure_format, new_figure, save_figure
-    from wm_env.common.files import check_output, reading
+    from wm_env.common.figures import COLOURS, FIGURE_MARK, figure_format, figure_text, new_figure, save_figure
+    from wm_env.common.files import check_output, read_text
+    from wm_env.common.foreign.visible import visible
     from wm_env.common.intervals import mean_interval
     from wm_env.common.tables import aligned_table, with_interval
     from wm_env.criteria.costs import Cost
@@ -110,8 +112,7 @@ def read_curve(path: Path) -> Curve | None:
     if not path.exists():
         return None
     try:
-        with reading(path), path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(StringIO(read_text(path), newline="")))
         columns = [[float(row[name]) for row in rows] for name in ("iteration", "eval/rate", "eval/cost")]
     except (KeyError, TypeError, ValueError, csv.Error):
         raise ValueError(f"{path} is damaged: it has no numbers iteration, eval/rate and eval/cost") from None
@@ -160,7 +161,7 @@ def compare_figure(tree: StateTree, gamma: float, cost: Cost, groups: Sequence[G
     runs = sum(len(group.results) for group in groups)
     meta, blocks = tree.meta, len(tree.blocks)
     title = (
-        f"{runs} runs on tree {tree.fingerprint[:8]} of {meta.model}, L = {meta.block_length}, B = {blocks}, "
+        f"{runs} runs on tree {tree.fingerprint[:8]} of {visible(meta.model)}, L = {meta.block_length}, B = {blocks}, "
         f"Q = {meta.candidates}{'' if gamma == 1 else f', discount {gamma:g}'}"
     )
     figure, (rates, costs, plane) = new_figure(title, 3)
@@ -172,7 +173,7 @@ def compare_figure(tree: StateTree, gamma: float, cost: Cost, groups: Sequence[G
         costs.axhline(budget, **style, label=None if label is None else "budget")
     for number, group in enumerate(groups):
         colour, count = COLOURS[number % len(COLOURS)], len(group.results)
-        name = f"{group.name.replace('$', '')} ({count} run{'s' if count > 1 else ''})"
+        name = f"{figure_text(group.name)} ({count} run{'s' if count > 1 else ''})"
         if group.curves:
             _draw_curve(rates, group, "rate", tokens, colour)
             _draw_curve(costs, group, "cost", 1.0, colour)
@@ -226,7 +227,7 @@ def compare_table(tree: StateTree, gamma: float, cost: Cost, groups: Sequence[Gr
         over = sum(result.law.cost > result.epsilon + FEASIBLE for result in group.results)
         rates, costs = [law.rate for law in laws], [law.cost for law in laws]
         figures = [_mean(rates, ".4f"), _mean(costs, ".4f"), _mean(shares, ".2f")]
-        rows.append([group.name, str(len(laws)), *figures, str(over)])
+        rows.append([visible(group.name), str(len(laws)), *figures, str(over)])
     return aligned_table(rows)
 
 
@@ -246,7 +247,7 @@ def _compare(options: Options) -> None:
     out = options.out if options.out is not None else options.runs[0].parent / "compare.png"
     figure_format(out)
     check_output(out, "choose another --out", FIGURE_MARK)
-    print(compare_table(tree, gamma, cost, groups))
+    say(compare_table(tree, gamma, cost, groups))
     save_figure(compare_figure(tree, gamma, cost, groups), out)
     say(str(out))
 

@@ -19,7 +19,7 @@ with quitting_on_interrupt(__name__):
     from agents.common.runs import RunFolder, read_config
     from agents.common.table import AGENTS, run_settings_from_json
     from wm_env.common.arguments import parse
-    from wm_env.common.figures import FIGURE_MARK, Figure, figure_format, save_figure
+    from wm_env.common.figures import FIGURE_MARK, Figure, figure_format, figure_text, save_figure
     from wm_env.common.files import check_output
     from wm_env.common.json_values import read_as
     from wm_env.criteria.costs import TOTAL_VARIATION, Cost, cost_of
@@ -122,8 +122,8 @@ def frontier_figure(
 
 
 def _plain(name: str) -> str:
-    """A name as Matplotlib shows it as it is: a dollar would begin a formula, an underscore hide the entry."""
-    return (f" {name}" if name.startswith("_") else name).replace("$", r"\$")
+    """A name as Matplotlib shows it as it is in a legend, where an underscore in front would hide it."""
+    return figure_text(f" {name}" if name.startswith("_") else name)
 
 
 def _spelt(path: Path) -> str:

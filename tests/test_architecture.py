@@ -121,6 +121,17 @@ def test_one_module_shows_progress_and_one_ends_commands() -> None:
         assert [name for name, file in product.items() if word in file.read_text("utf-8")] == [owner], word
 
 
+def test_one_module_prints() -> None:
+    """What is printed may hold names that others chose: `say` and `tell` make them visible."""
+    calls = {
+        name
+        for name, file in MODULES.items()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "sys.stdout.write")
+    }
+    assert calls == {"wm_env.common.command"}
+
+
 def test_a_public_name_has_one_meaning() -> None:
     """Each is defined in one module; `main` and `Options` are the entry and the options of every command."""
     defined: dict[str, set[str]] = {}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wm_env.common.checks import integer, name_or_path, number, options_or_none, reals, seed_or_none
+from wm_env.common.command import say
 from wm_env.common.threads import one_thread_after_fork
 from wm_env.criteria.channel import channels_of
 from wm_env.criteria.costs import Cost, cost_of
@@ -215,7 +216,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             self._state_probs = advance(self._state_probs, induced_cover(seen), block.child, states)
         self._cost_so_far += self.problem.gamma ** len(self.laws) * float(measured.cost)
         if self.render_mode == "human":
-            print("\n".join(self._lines()[-2:]))
+            say("\n".join(self._lines()[-2:]))
         return self._observation(), float(measured.rate), terminated, False, self._info()
 
     def joint_law(self) -> JointLaw:

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -66,6 +66,7 @@ class Problem:
     budget: Budget = "blocks"
 
     def __post_init__(self) -> None:
+        check_known("budget", self.budget, get_args(Budget))
         if self.budget == "text" and (self.cost != TOTAL_VARIATION or self.gamma != 1 or self.channel is not None):
             raise ValueError("budget='text': for cost='tv', gamma=1 and texts that are not edited")
 

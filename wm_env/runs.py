@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from wm_env.common.command import WorkFailedError
 from wm_env.common.files import read_json
 from wm_env.common.json_values import read_as
 from wm_env.criteria.costs import TOTAL_VARIATION
@@ -134,6 +135,16 @@ def read_task(folder: RunFolder) -> RunTask:
     settings = read_as(dict[str, Any], read_json(folder.config).get("settings", {}), folder.config, "settings")
     known = {field.name: settings[field.name] for field in dataclasses.fields(RunTask) if field.name in settings}
     return read_as(RunTask, known, folder.config, "settings")
+
+
+def check_there(run: FinishedRun) -> None:
+    """Check that a run is still in its folder, before what is written would make an empty folder of its name.
+
+    Raises:
+        WorkFailedError: it was removed or renamed.
+    """
+    if not run.folder.law.exists():
+        raise WorkFailedError(f"{run.folder.path} was removed or renamed since it was read: name the run folder again")
 
 
 def load_run(path: Path) -> FinishedRun:

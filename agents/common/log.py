@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,7 +15,7 @@ from agents.common.runs import RunFolder
 from agents.common.tracking import Tracker
 from wm_env.common.events import EventWriter
 from wm_env.common.figures import Figure, MaxNLocator, pixels
-from wm_env.common.files import fingerprint, write_text
+from wm_env.common.files import fingerprint, read_text, write_text
 from wm_env.law import JointLaw, induced_cover
 
 STATES_SHOWN = 60
@@ -161,8 +162,7 @@ def heat_maps(panels: Mapping[str, tuple[Tensor, str]], rows: str) -> Figure:
 
 def _rows_up_to(path: Path, begun: Begun) -> list[dict[str, str]]:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(StringIO(read_text(path), newline="")))
         if any(None in row or None in row.values() for row in rows):
             raise ValueError("a row has not as many entries as there are columns")
         # A column that began with a later row is empty before it.

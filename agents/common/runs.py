@@ -17,6 +17,7 @@ from torch import Tensor
 from agents.common.settings import RunSettings
 from wm_env.common.command import say
 from wm_env.common.files import locked_folder, read_json, write_atomically, write_json
+from wm_env.common.foreign.folders import held_folder
 from wm_env.common.json_values import entry, read_as
 from wm_env.common.tensors import FileFormat, read_tensors, write_tensors
 from wm_env.runs import RunFolder as RunFolder
@@ -105,12 +106,14 @@ def discarded_on_failure(run: RunFolder) -> Iterator[None]:
     What is left could be neither started again under its name nor be of use to anybody. Only files of the run go, and
     the folder if nothing else is in it: what somebody put there since stays.
     """
-    try:
-        yield
-    except BaseException:
-        if not run.checkpoint.exists() and not run.law.exists():
-            _remove(run)
-        raise
+    with held_folder(run.path) as held:
+        try:
+            yield
+        except BaseException:
+            # Another run may have its name by now.
+            if held.is_there and not run.checkpoint.exists() and not run.law.exists():
+                _remove(run)
+            raise
 
 
 def _remove(run: RunFolder) -> None:

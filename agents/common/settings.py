@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from wm_env.common.checks import check_known
+from wm_env.common.checks import check_choices, check_known
 from wm_env.common.files import check_seed
 from wm_env.common.help import paragraph_help
 from wm_env.common.json_values import is_finite
@@ -157,6 +157,7 @@ class RunSettings:
         Raises:
             ValueError: the first setting that is out of range.
         """
+        check_choices(self)
         check_known("objective", self.objective, OBJECTIVES)
         check_known("cost", self.cost, COSTS)
         check_seed(self.seed)

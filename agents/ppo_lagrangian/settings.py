@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from agents.common.settings import AgentSettings, check_nonnegative, check_numbers, check_positive
+from wm_env.common.checks import check_choices
 from wm_env.common.help import paragraph_help
 
 MOST_COPIES = 4096
@@ -40,6 +41,7 @@ class PPOSettings(AgentSettings):
         Raises:
             ValueError: the first one that is out of range.
         """
+        check_choices(self)
         check_numbers("above 0", lambda value: value > 0, evaluate_every=self.evaluate_every, epochs=self.epochs)
         check_nonnegative(dual_gain=self.dual_gain)
         check_positive(learning_rate=self.learning_rate, dual_step=self.dual_step, target_kl=self.target_kl)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from agents.common.settings import AgentSettings, PolicySettings, check_nonnegative, check_numbers, check_positive
+from wm_env.common.checks import check_choices
 from wm_env.common.help import paragraph_help
 
 
@@ -36,6 +37,7 @@ class LearnerSettings(AgentSettings):
         Raises:
             ValueError: the first one that is out of range.
         """
+        check_choices(self)
         check_numbers("above 0", lambda value: value > 0, evaluate_every=self.evaluate_every)
         check_positive(learning_rate=self.learning_rate, dual_step=self.dual_step)
         check_nonnegative(first_multiplier=self.first_multiplier)

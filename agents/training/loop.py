@@ -17,6 +17,7 @@ from agents.common.tracking import open_tracker
 from agents.training.result import results, summary_of
 from wm_env.common.command import WorkFailedError, say
 from wm_env.common.files import write_json
+from wm_env.common.foreign.folders import HeldFolder, held_folder
 from wm_env.common.progress import ProgressBar
 from wm_env.criteria.objectives import Objective
 from wm_env.law import save_law
@@ -47,6 +48,7 @@ def fit(
         InterruptedRunError: a signal came; the checkpoint and the best law so far were saved first.
         TrainingFailedError: NaN or infinity in the law or in the parameters; or the law, which was saved, is over the
             limit and has less rate and more cost than at the start.
+        WorkFailedError: the folder was removed or renamed.
         OSError: a file could not be written.
         ValueError: the checkpoint is damaged or does not fit the problem, or the tracker cannot begin.
     """
@@ -59,11 +61,12 @@ def fit(
     flat = flat_values(settings.to_json())
     tracker = None if track is None else open_tracker(track, folder.path, learner.iteration, flat)
     with (
+        held_folder(folder.path) as held,
         TrainingLog(folder, progressed.begun, _limits(problem, objective), tracker) as log,
         Interrupts() as interrupts,
         ProgressBar(total, "it", learner.iteration, every=math.inf) as shown,
     ):
-        harness = _Harness(folder, problem, objective, total, learner, log, interrupts, shown, progressed)
+        harness = _Harness(folder, problem, objective, total, learner, log, interrupts, shown, progressed, held)
         try:
             learner.learn(total, harness.pause)
         except FloatingPointError as error:
@@ -72,6 +75,7 @@ def fit(
         evaluation = harness.save_best()
         if harness.best is None and _is_worse(evaluation, log):
             raise harness.failure("the law has less rate and more cost than at the start: the training has diverged")
+        held.check()
         learner.finish(folder)
         result = results(evaluation, problem, objective)
         seconds = time.perf_counter() - start
@@ -80,6 +84,7 @@ def fit(
         log.add_result(
             reached, settings.to_json(), {name: value for name, value in result.items() if value is not None}
         )
+        held.check()
         return evaluation
 
 
@@ -112,7 +117,9 @@ class _Harness:
         interrupts: Interrupts,
         shown: ProgressBar,
         progressed: _Progress,
+        held: HeldFolder,
     ) -> None:
+        self.held = held
         self.folder, self.problem, self.objective, self.total = folder, problem, objective, total
         self.learner, self.log, self.interrupts, self.shown = learner, log, interrupts, shown
         self.best, self.parameters = progressed.best, progressed.parameters
@@ -124,12 +131,14 @@ class _Harness:
         Raises:
             InterruptedRunError: a signal came.
             TrainingFailedError: NaN or infinity in the law.
+            WorkFailedError: the folder was removed or renamed.
         """
         now = self.learner.iteration
         self.shown.update(now)
         due = now % self.learner.evaluate_every == 0 or now == self.total
         # A resumed run was evaluated where it stopped, if an evaluation was due there.
         if due and now != self.log.last:
+            self.held.check()
             self._evaluate()
             self._save_checkpoint()
         if (number := self.interrupts.received) is not None:
@@ -146,6 +155,7 @@ class _Harness:
         if self.best is not None:
             self.learner.load(self.parameters)
         evaluation = self.learner.evaluate()
+        self.held.check()
         save_law(evaluation.law, self.folder.law)
         return evaluation
 
@@ -182,6 +192,7 @@ class _Harness:
         return (self.learner.iteration - self.since[1]) / (time.perf_counter() - self.since[0])
 
     def _save_checkpoint(self) -> None:
+        self.held.check()
         if tensors := self.learner.state():
             tensors |= {f"best.{name}": value for name, value in self.parameters.items()}
             save_checkpoint(self.folder, tensors, dataclasses.asdict(CheckpointHeader(self.log.fingerprint, self.best)))

@@ -10,7 +10,7 @@ symbols is the posterior given what was received.
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -46,6 +46,7 @@ class LabelEvidence:
 
 def observations(tree: StateTree, knowledge: Knowledge) -> tuple[Tensor, ...]:
     """Number of what the decoder sees when candidate x is sent in state s, (N, Q) for every block; -1 where padded."""
+    check_known("knowledge", knowledge, get_args(Knowledge))
     if knowledge == "marginal":
         return tuple(torch.from_numpy(block.symbol) for block in tree.blocks)
     return tuple(map(torch.from_numpy, number_paths(tree)))

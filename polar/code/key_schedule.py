@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wm_env.common.checks import check_known
 from wm_env.information import measure
 from wm_env.law import BlockLaw
 
@@ -24,11 +25,17 @@ class KeySchedule:
         message_bits: l >= 0.
         key_bits: log2 K >= 0.
         surplus: what the key bits beyond l do.
+
+    Raises:
+        ValueError: another word for the surplus.
     """
 
     message_bits: int
     key_bits: int
     surplus: Surplus = "frozen"
+
+    def __post_init__(self) -> None:
+        check_known("surplus", self.surplus, get_args(Surplus))
 
     @property
     def pad_bits(self) -> int:

@@ -29,14 +29,16 @@ from polar.evaluation.report import (
 )
 from polar.evaluation.settings import EvaluationSettings
 from polar.evaluation.whole_texts import whole_text_points
+from wm_env.common.command import say
 from wm_env.common.figures import FIGURE_MARK, save_figure
 from wm_env.common.files import check_output, write_json
+from wm_env.common.foreign.visible import visible
 from wm_env.criteria.channel import tree_channels
 from wm_env.criteria.costs import cost_of
 from wm_env.information import law_totals, measure, text_total_variation
 from wm_env.law import JointLaw
 from wm_env.optimum import FEASIBLE
-from wm_env.runs import FinishedRun, RunTask, load_run
+from wm_env.runs import FinishedRun, RunTask, check_there, load_run
 from wm_env.theory.limits import law_limit
 from wm_env.tree import StateTree
 
@@ -62,6 +64,7 @@ def evaluate_run(
         FileNotFoundError: no such run, or no tree or law in it.
         ValueError: a damaged file, a law of another tree, or settings that the law cannot meet.
         OSError: `out` cannot be written, or its live.json cannot be read.
+        WorkFailedError: the run folder was removed meanwhile.
     """
     settings = EvaluationSettings() if settings is None else settings
     run = load_run(path)
@@ -73,12 +76,12 @@ def evaluate_run(
     for file in (*figures["ber"], *figures["tv"]):
         check_output(file, OTHER_FOLDER, FIGURE_MARK)
     live = live_results(out, law)
-    print(describe(tree, law))
+    say(describe(tree, law))
     if (excess := over_budget(run.task, tree, law)) is not None:
-        print(f"law {excess}")
+        say(f"law {excess}")
     if beyond := left_out(law, settings):
         pairs = ", ".join(f"{keys} at {bits} message bits" for bits, keys in beyond)
-        print(f"left out, since the law has too few positions to freeze so many keys: {pairs}")
+        say(f"left out, since the law has too few positions to freeze so many keys: {pairs}")
     points = evaluate(tree, law, settings)
     if not points:
         raise ValueError("no operating point is left: name fewer keys, or the surplus dither")
@@ -88,33 +91,34 @@ def evaluate_run(
     edited = edited_points(tree, law, lengths, settings)
     whole = whole_text_points(tree, law)
     limits = {bits: law_limit(law, bits) for bits in lengths}
+    check_there(run)
     write_json(out / "results.json", exact_content(tree, law, points, limits, adapted, live, edited, whole))
     shown = figure_title(run, law)
     for file in figures["ber"]:
         save_figure(ber_figure(points, limits, law.block_length, adapted, shown), file)
     for file in figures["tv"]:
         save_figure(variation_figure(points, law.block_length, shown), file)
-    print(f"\nWhat the columns mean\n{LEGEND}")
+    say(f"\nWhat the columns mean\n{LEGEND}")
     if adapted is not None:
-        print(f"\nMessage length by state\n{adaptive_table(adapted, law.block_length)}")
+        say(f"\nMessage length by state\n{adaptive_table(adapted, law.block_length)}")
     rows, title = points, "Error rates" if adapted is None else "Error rates of fixed lengths"
     if len(points) > _ALL_ROWS:
         rows = one_key_points(points)
         title += f" with the longest key that only pads, or else the shortest ({len(rows)} of {len(points)} points)"
-    print(f"\n{title}\n{error_table(rows, limits)}")
+    say(f"\n{title}\n{error_table(rows, limits)}")
     if edited:
         share = f"{100 * settings.noise:g} % of the tokens edited ({settings.channel})"
-        print(f"\nError rates with {share}, state unknown, key of l bits\n{edited_table(edited)}")
+        say(f"\nError rates with {share}, state unknown, key of l bits\n{edited_table(edited)}")
     if whole:
-        print(
+        say(
             "\nOne message over the blocks of a text, arithmetic coding from a shared offset, prompt known\n"
             f"{whole_text_table(whole)}"
         )
-    print(f"\nTotal variation of the same points\n{covertness_table(rows)}")
-    print(f"\nTotal variation, mean over messages, against the number of keys\n{variation_table(points)}")
-    print(f"\nOne-shot limits at total variation budgets, states as likely as under this law\n{limit_table(limits)}")
+    say(f"\nTotal variation of the same points\n{covertness_table(rows)}")
+    say(f"\nTotal variation, mean over messages, against the number of keys\n{variation_table(points)}")
+    say(f"\nOne-shot limits at total variation budgets, states as likely as under this law\n{limit_table(limits)}")
     written = [file.name for name in ("ber", "tv") for file in figures[name]]
-    print(f"\n{out / 'results.json'}, {', '.join(written)}")
+    say(f"\n{visible(str(out / 'results.json'))}, {', '.join(written)}")
 
 
 def edited_points(
@@ -152,8 +156,8 @@ def figure_title(run: FinishedRun, law: JointLaw) -> str:
     """Which law a figure shows: name of the run, fingerprint, rate, total variation of the text, model and sizes."""
     meta, totals = run.tree.meta, law_totals(law.blocks)
     return (
-        f"{run.folder.path.resolve().name}: law {law_fingerprint(law)[:8]} on tree {run.tree.fingerprint[:8]} "
-        f"of {meta.model}, L = {law.block_length}, B = {len(law.blocks)}, Q = {meta.candidates}\n"
+        f"{visible(run.folder.path.resolve().name)}: law {law_fingerprint(law)[:8]} on tree {run.tree.fingerprint[:8]} "
+        f"of {visible(meta.model)}, L = {law.block_length}, B = {len(law.blocks)}, Q = {meta.candidates}\n"
         f"rate {totals.rate / len(law.blocks) / law.block_length:.4f} bits per token at total variation "
         f"{_text_variation(run.tree, law):.4f} of the text, before coding"
     )
@@ -171,7 +175,8 @@ def describe(tree: StateTree, law: JointLaw) -> str:
     pairs = [chain_entropies(block, law.block_length) for block in law.blocks]
     count, bits = len(measures), law.block_length
     lines = [
-        f"tree {tree.fingerprint[:12]}: {tree.meta.model}, {tree.meta.pool} pool, {len(tree.prior)} prompts, "
+        f"tree {tree.fingerprint[:12]}: {visible(tree.meta.model)}, {visible(tree.meta.pool)} pool, "
+        f"{len(tree.prior)} prompts, "
         f"{tree.states} states, L = {bits}, B = {count}, Q = {tree.meta.candidates}, "
         f"H(X|S) = {average_entropy(tree):.3f} bits per block, retained mass {retained_mass(tree):.1e}",
         f"law: rate {sum(float(m.rate) for m in measures) / count / bits:.4f} bits per token, "

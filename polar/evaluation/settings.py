@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from wm_env.common.checks import check_choices
 from wm_env.common.files import check_seed
 from wm_env.common.help import paragraph_help
 from wm_env.common.json_values import is_finite
@@ -63,6 +64,7 @@ class EvaluationSettings:
     """With the language model: where it runs, such as cpu or cuda:0."""
 
     def __post_init__(self) -> None:
+        check_choices(self)
         for name in ("keys", "knowledge", "surplus"):
             if not getattr(self, name):
                 raise ValueError(f"{name}: name at least one")

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polar.text.vocabulary import Vocabulary
+from wm_env.common.foreign.encodings import text_of
 
 BYTE_ORDER_MARK = "\ufeff"
 
@@ -59,12 +60,9 @@ def is_start(text: str) -> bool:
 
 def decoded(data: bytes) -> str | None:
     """A received file as text: UTF-8, or what its byte-order mark says; None if it is no text."""
-    # The mark of UTF-32 begins with that of UTF-16.
-    marks = {codecs.BOM_UTF32_LE: 32, codecs.BOM_UTF32_BE: 32, codecs.BOM_UTF16_LE: 16, codecs.BOM_UTF16_BE: 16}
-    width = next((width for mark, width in marks.items() if data.startswith(mark)), None)
     try:
-        return data.decode("utf-8-sig" if width is None else f"utf-{width}")
-    except UnicodeDecodeError:
+        return text_of(data)
+    except ValueError:
         return None
 
 

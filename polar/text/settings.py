@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from polar.text.scheme import Scheme
 from polar.text.schemes import NAMES, load_schemes
+from wm_env.common.checks import check_choices
 from wm_env.common.help import paragraph_help
 from wm_env.common.json_values import entry
 
@@ -32,7 +33,8 @@ class LawSettings:
     that this costs is printed. any: whatever the model says; copying must keep every byte."""
 
     def check(self) -> None:
-        """Raise ValueError for a number out of its range."""
+        """Raise ValueError for a number out of its range, or a word that is no choice."""
+        check_choices(self)
         if not 1 <= self.block_length <= LARGEST or self.block_length & (self.block_length - 1):
             raise ValueError(f"block_length={self.block_length}: a power of two is needed, such as 8")
         if not 0 < self.temperature < math.inf:
@@ -111,6 +113,7 @@ class Limits:
     soon as possible."""
 
     def check(self) -> None:
-        """Raise ValueError for a number out of its range."""
+        """Raise ValueError for a number out of its range, or a word that is no choice."""
+        check_choices(self)
         if self.max_blocks < 1 or self.patience < 1:
             raise ValueError("max_blocks and patience must be at least 1")

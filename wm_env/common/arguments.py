@@ -4,13 +4,18 @@ tyro by itself takes the word `None` for no value where an option may be left ou
 number that is none, would count as not given.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
+from io import StringIO
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, overload
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from wm_env.common.foreign.visible import is_shown, visible
 
 T = TypeVar("T")
 
@@ -49,9 +54,25 @@ def parse(options: Any, **settings: Any) -> Any:
         options: what there is to set; of several types, subcommands choose one.
         settings: further arguments of `tyro.cli`.
     """
-    return tyro.cli(options, registry=_REGISTRY, **settings)
+    with _visible_errors(settings.get("args")):
+        return tyro.cli(options, registry=_REGISTRY, **settings)
 
 
 def parse_subcommand(commands: dict[str, Callable[..., Any]], **settings: Any) -> Any:
     """Read a command line whose first word is one of `commands`; the rest is read into its dataclass, as by `parse`."""
-    return tyro.extras.subcommand_cli_from_dict(commands, registry=_REGISTRY, **settings)
+    with _visible_errors(settings.get("args")):
+        return tyro.extras.subcommand_cli_from_dict(commands, registry=_REGISTRY, **settings)
+
+
+@contextmanager
+def _visible_errors(arguments: Sequence[str] | None) -> Iterator[None]:
+    """Within the context tyro's errors, which repeat words of the command line as they are, show what is in them."""
+    if all(map(is_shown, "".join(sys.argv[1:] if arguments is None else arguments))):
+        yield
+        return
+    caught = StringIO()
+    try:
+        with redirect_stderr(caught):
+            yield
+    finally:
+        sys.stderr.write(visible(caught.getvalue(), kept="\n"))

@@ -5,8 +5,10 @@ Each check returns the argument as one type, or refuses it with its name.
 
 import reprlib
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from os import PathLike, fspath
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,6 +106,35 @@ def check_known(argument: str, name: object, names: Iterable[str]) -> None:
     """
     if name not in (known := tuple(names)):
         raise ValueError(f"{argument}={name!r}: choose one of {', '.join(known)}")
+
+
+def check_choices(settings: Any) -> None:
+    """Check the fields of a dataclass that are a choice, `Literal` in their type, or several choices in a tuple.
+
+    Python itself takes any value there, and a word that is none of the choices would count as one of them without a
+    word.
+
+    Args:
+        settings: the object; fields of other types do not count.
+
+    Raises:
+        ValueError: the first value that is no choice; says which there are.
+    """
+    types = get_type_hints(type(settings))
+    for field in fields(settings):
+        _check_choice(field.name, getattr(settings, field.name), types[field.name])
+
+
+def _check_choice(name: str, value: object, kind: Any) -> None:
+    if get_origin(kind) is tuple and isinstance(value, tuple):
+        for each in value:
+            _check_choice(name, each, get_args(kind)[0])
+        return
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    known = [word for each in kinds if get_origin(each) is Literal for word in get_args(each)]
+    others = tuple(each for each in kinds if isinstance(each, type))
+    if known and value not in known and not isinstance(value, others):
+        raise ValueError(f"{name}={_shown(value)}: choose one of {', '.join(map(str, known))}")
 
 
 def _shown(value: Any) -> str:

@@ -8,8 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.abc import SourceLoader
 from importlib.util import find_spec, module_from_spec
+from io import TextIOWrapper
 from types import FrameType
 from typing import NoReturn, TextIO
+
+from wm_env.common.foreign.imports import failed_import, variable_to_blame
+from wm_env.common.foreign.visible import visible
 
 INTERRUPTED = 128 + signal.SIGINT
 """Exit code of a command that Ctrl-C ended, as a shell expects it."""
@@ -19,8 +23,10 @@ def run_command(main: Callable[[], int]) -> NoReturn:
     """Run a command and end the process with the exit code that `main` returns, or raises as SystemExit.
 
     Standard streams that the caller closed are opened on the null device first: otherwise the next file that is opened
-    takes the place of one, and Python has None for it. Before the end all output is written. That nobody reads it to
-    its end, as with `| head`, is no error; that the disk is full is one. Ctrl-C no longer changes what has ended.
+    takes the place of one, and Python has None for it. What the encoding of the output does not have is spelt out, in
+    the help and in what libraries print too, since finished work must not end as an error. Before the end all output is
+    written. That nobody reads it to its end, as with `| head`, is no error; that the disk is full is one. Ctrl-C no
+    longer changes what has ended.
     """
     _open_streams()
     try:
@@ -44,6 +50,8 @@ def _open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (open to the end of the process)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def is_closed(stream: TextIO | None) -> bool:
@@ -57,23 +65,28 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def tell(line: str) -> None:
-    """Print a line for people on standard error, at once; where it cannot be written, the work goes on untold."""
+    """Print a line for people on standard error, at once; where it cannot be written, the work goes on untold.
+
+    What a terminal would take for a command or a line end is spelt out, as by `visible`: a line may name what others
+    have named.
+    """
     if sys.stderr is None:
         return
     try:
-        print(line, file=sys.stderr, flush=True)
+        print(visible(line), file=sys.stderr, flush=True)
     except OSError:
         _silence(sys.stderr)
 
 
-def say(line: str) -> None:
-    """Print a line on standard output, at once; once nobody reads any more, as after `| head`, print nothing.
+def say(text: str) -> None:
+    """Print a line or a table on standard output, at once; once nobody reads any more, as after `| head`, nothing.
 
-    What the encoding of the output does not have is spelt out, as in \\u6c34.
+    What a terminal would take for a command is spelt out, as by `visible`, but for line ends; and so is what the
+    encoding of the output does not have, as in \\u6c34.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
-        print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+        print(visible(text, kept="\n").encode(encoding, "backslashreplace").decode(encoding), flush=True)
     except BrokenPipeError:
         silence_output()
 
@@ -106,7 +119,8 @@ def quitting_on_interrupt(module: str) -> Iterator[None]:
 
     Made for imports, where there is nothing to clean up: Python's KeyboardInterrupt comes out of the middle of an
     import as a long traceback, or as another error of the library. Where Ctrl-C is ignored, it stays so. A help that
-    nobody reads to its end is no error; one that does not fit on a disk is one, of one line.
+    nobody reads to its end is no error; one that does not fit on a disk is one, of one line, and so is a library that
+    cannot be imported.
     """
     if module != "__main__":
         yield
@@ -126,8 +140,10 @@ def quitting_on_interrupt(module: str) -> Iterator[None]:
         # The help is printed within the context.
         silence_output()
         sys.exit(0)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
+    except Exception as error:
+        if (refused := _refused_import(error)) is not None:
+            sys.exit(tell_failure(refused))
+        if not isinstance(error, OSError) or error.errno != errno.ENOSPC:
             raise
         silence_output()
         sys.exit(tell_failure(error))
@@ -152,7 +168,11 @@ def exit_code(work: Callable[[], int | None], on_interrupt: str = "interrupted")
     """
     try:
         return work() or 0
-    except (ValueError, OSError, WorkFailedError) as error:
+    except Exception as error:
+        if (refused := _refused_import(error)) is not None:
+            return tell_failure(refused)
+        if not isinstance(error, ValueError | OSError | WorkFailedError):
+            raise
         if isinstance(error, BrokenPipeError) and error.filename is None:
             silence_output()
             return 0
@@ -160,6 +180,20 @@ def exit_code(work: Callable[[], int | None], on_interrupt: str = "interrupted")
     except KeyboardInterrupt as stop:
         tell(f"interrupted: {stop}" if str(stop) else on_interrupt)
         return INTERRUPTED
+
+
+def _refused_import(error: Exception) -> Exception | None:
+    """What to tell of an error that came out of the import of a library; None if it came from elsewhere.
+
+    A variable of the environment that the library cannot read is bad input. It is named only if the library can be
+    imported without it.
+    """
+    if (module := failed_import(error)) is None:
+        return None
+    library, reason = module.partition(".")[0], (reason_of(error).strip().splitlines() or [type(error).__name__])[0]
+    if (name := variable_to_blame(module)) is not None:
+        return ValueError(f"{name} keeps {library} from being imported ({reason}): unset it, or correct it")
+    return WorkFailedError(f"{library} cannot be imported: {reason}")
 
 
 def run_module(name: str) -> None:

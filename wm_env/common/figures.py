@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wm_env.common.files import write_atomically
+from wm_env.common.foreign.visible import visible
 
 
 @contextmanager
@@ -32,6 +33,7 @@ with _without_backend():
     from matplotlib.axes import Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.font_manager import FontProperties, findfont, get_font
     from matplotlib.ticker import MaxNLocator
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "Figure",
     "MaxNLocator",
     "figure_format",
+    "figure_text",
     "new_figure",
     "pixels",
     "save_figure",
@@ -58,10 +61,25 @@ FIGURE_MARK = "covert-watermark"
 _DOTS_PER_INCH = 150
 
 
+def figure_text(text: str) -> str:
+    """Any text as Matplotlib draws it as it is, in lines: a dollar would begin a formula.
+
+    Letters that the font does not have, which would be empty boxes, are spelt out, as in \\u6c34; and so is what
+    `visible` spells out.
+    """
+    known = get_font(findfont(FontProperties())).get_charmap()
+    letters = (letter if letter == "\n" or ord(letter) in known else _spelt(letter) for letter in visible(text, "\n"))
+    return "".join(letters).replace("$", r"\$")
+
+
+def _spelt(letter: str) -> str:
+    return letter.encode("ascii", "backslashreplace").decode()
+
+
 def new_figure(title: str, panels: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure with a title and panels beside each other, each with a grid and no box."""
+    """A figure with a title, any text, and panels beside each other, each with a grid and no box."""
     figure = Figure(figsize=(7 * panels**0.75, 5.2), layout="constrained")
-    figure.suptitle(title, fontsize=9)
+    figure.suptitle(figure_text(title), fontsize=9)
     axes = [figure.add_subplot(1, panels, number) for number in range(1, panels + 1)]
     for each in axes:
         each.grid(alpha=0.3)

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from wm_env.common.foreign.encodings import text_of
 from wm_env.common.json_values import parse_json, read_as
 
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -302,26 +303,27 @@ def read_all(file: BinaryIO, name: str, most: int = MOST_BYTES) -> bytes:
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
-    """The text of a UTF-8 file, as it is.
+    """The text of a file in UTF-8, or in what its byte-order mark says, which is left out.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is not UTF-8, or has more than `most` bytes.
+        ValueError: it is no such text, or has more than `most` bytes.
     """
+    content = read_file(path, most)
     try:
-        return read_file(path, most).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
+        return text_of(content)
+    except ValueError as error:
+        raise ValueError(f"{path} is {error}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
+    """The object in a JSON file, encoded as `read_text` reads it.
 
     Raises:
         OSError: it cannot be read.
         ValueError: it is not JSON, or no object, or has more than `MOST_BYTES`.
     """
-    return read_as(dict[str, Any], parse_json(read_file(path), path), path)
+    return read_as(dict[str, Any], parse_json(read_text(path), path), path)
 
 
 def encoded(text: str, name: str) -> bytes:

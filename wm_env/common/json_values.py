@@ -25,11 +25,11 @@ _WORDS = {
 }
 
 
-def parse_json(text: str | bytes, source: object) -> Any:
+def parse_json(text: str, source: object) -> Any:
     """The value that `text` spells.
 
     Raises:
-        ValueError: it is not JSON (UTF-8), nested too deeply, or an object has a name twice; `source` names it.
+        ValueError: it is not JSON, nested too deeply, or an object has a name twice; `source` names it.
     """
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
+from wm_env.common.command import exit_code, quitting_on_interrupt, run_command, say
 
 with quitting_on_interrupt(__name__):
     import tyro
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> None:
         files = write_integer_model(options.model, options.out, form_named(options.form))
-        print(f"{options.out}: {len(files)} file(s) of tensors, {sum(file.stat().st_size for file in files):,} bytes")
+        say(f"{options.out}: {len(files)} file(s) of tensors, {sum(file.stat().st_size for file in files):,} bytes")
 
     return exit_code(work)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
+from wm_env.common.command import exit_code, quitting_on_interrupt, run_command, say
 
 with quitting_on_interrupt(__name__):
     import torch
@@ -216,7 +216,7 @@ def verify_numbers(options: Options) -> bool:
         check_output(options.write, "name another file", VERSION)
     published = {} if options.write is not None else stored_numbers()
     lm = load_lm("mini", device=options.device)
-    print(
+    say(
         f"{VERSION} on {device_name(lm.banned.device)}, torch {torch.__version__}, {options.threads} thread(s), "
         f"{platform.machine()}"
     )
@@ -234,14 +234,14 @@ def verify_numbers(options: Options) -> bool:
         differing += [] if same else [number.name]
         verdict = "written" if options.write is not None else "as published" if same else "DIFFERS"
         short = value[:16] if len(value) == 64 else repr(value if len(value) < 60 else value[:57] + "...")
-        print(f"{number.name:27} {number.how:17} {seconds:6.2f} s  {short}  {verdict}", flush=True)
+        say(f"{number.name:27} {number.how:17} {seconds:6.2f} s  {short}  {verdict}")
     if options.write is not None:
         write_json(options.write, {"arithmetic": VERSION, **found})
         return True
     if differing:
-        print(f"this machine does not compute the published numbers: {', '.join(dict.fromkeys(differing))}")
+        say(f"this machine does not compute the published numbers: {', '.join(dict.fromkeys(differing))}")
         return False
-    print(f"this machine computes the published numbers ({time.perf_counter() - begin:.1f} s)")
+    say(f"this machine computes the published numbers ({time.perf_counter() - begin:.1f} s)")
     return True
 
 

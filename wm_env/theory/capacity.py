@@ -21,7 +21,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Annotated
 
-from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
+from wm_env.common.command import exit_code, quitting_on_interrupt, run_command, say
 from wm_env.common.help import paragraph_help
 
 with quitting_on_interrupt(__name__):
@@ -291,10 +291,10 @@ class PairsTable:
             raise ValueError(f"labels={self.labels}: at least 2 are needed")
         check_seed(self.seed)
         generator = torch.Generator().manual_seed(self.seed)
-        print("Bits per token. In brackets: the best balanced partition into M parts.")
+        say("Bits per token. In brackets: the best balanced partition into M parts.")
         most = min(self.labels, self.largest)
         searched = "".join(f"{f'M = {labels}':>17}" for labels in range(2, most + 1))
-        print(f"{'V':>3}{'Corollary':>16}{searched}{'H(X|S)':>9}")
+        say(f"{'V':>3}{'Corollary':>16}{searched}{'H(X|S)':>9}")
         for vocabulary in range(2, self.largest + 1):
             cover = pair_cover(vocabulary)
             value = corollary(vocabulary).rate
@@ -303,7 +303,7 @@ class PairsTable:
                 found = best_rate(cover, labels, generator, self.restarts).rate
                 cells.append(f"{found:>8.4f} [{float(corollary(vocabulary, labels).rate):.4f}]")
             row = "".join(cells).ljust(17 * (most - 1))
-            print(f"{vocabulary:>3}{f'{value} = {float(value):.4f}':>16}{row}{capacity(cover):>9.4f}", flush=True)
+            say(f"{vocabulary:>3}{f'{value} = {float(value):.4f}':>16}{row}{capacity(cover):>9.4f}")
 
 
 @paragraph_help
@@ -342,17 +342,15 @@ class Solve:
         generator = torch.Generator().manual_seed(self.seed)
         found = best_rate(cover, labels, generator, self.restarts, self.iterations)
         near = int((found.rates > found.rate - 1e-6).sum())
-        print(f"H(X|S)               {cover_entropy(cover):.6f} bits/token")
-        print(
-            f"best rate, M = {labels:<5} {found.rate:.6f} bits/token ({near} of {len(found.rates)} starts reached it)"
-        )
-        print(f"key rate I(U;X|S)    {found.key_rate:.6f} bits/token")
+        say(f"H(X|S)               {cover_entropy(cover):.6f} bits/token")
+        say(f"best rate, M = {labels:<5} {found.rate:.6f} bits/token ({near} of {len(found.rates)} starts reached it)")
+        say(f"key rate I(U;X|S)    {found.key_rate:.6f} bits/token")
 
     def _certify(self, cover: Cover, channel: Tensor) -> None:
         found = channel_capacity(cover.state_probs.numpy(), cover.cover.numpy(), channel.numpy())
-        print(f"H(X|S)               {cover_entropy(cover):.6f} bits/token")
-        print(f"capacity             {found.rate:.6f} bits/token (proven within {found.gap:.0e})")
-        print(f"key rate I(U;X|S)    {found.key_rate:.6f} bits/token")
+        say(f"H(X|S)               {cover_entropy(cover):.6f} bits/token")
+        say(f"capacity             {found.rate:.6f} bits/token (proven within {found.gap:.0e})")
+        say(f"key rate I(U;X|S)    {found.key_rate:.6f} bits/token")
 
     def _read(self) -> Cover:
         stored = read_as(_CoverFile, read_json(self.law), self.law)

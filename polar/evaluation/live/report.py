@@ -14,6 +14,7 @@ from polar.evaluation.live.texts import Continuation, TextKind
 from polar.evaluation.report import DECODER_LINE, STATE_LINE, law_fingerprint
 from wm_env.common.events import EventWriter
 from wm_env.common.files import write_text
+from wm_env.common.foreign.visible import visible
 from wm_env.common.tables import aligned_table, or_dash, with_interval
 
 _TAIL = 80
@@ -59,7 +60,7 @@ def legend(session: Session) -> str:
     meta, draws = session.tree.meta, 1 << session.longest
     return "\n".join(
         [
-            f"run    watermarked by the law of the run, on the {meta.pool} pools of its tree",
+            f"run    watermarked by the law of the run, on the {visible(meta.pool)} pools of its tree",
             f"keyed  watermarked on sampled pools: {draws} draws from the untruncated model with a key for every text",
             "model  plain text of the untruncated model",
             "cover  plain text of the tree: the model truncated to its pools",

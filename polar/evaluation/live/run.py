@@ -19,9 +19,11 @@ from polar.evaluation.live.session import Session, estimate_texts, open_session
 from polar.evaluation.report import RESULTS_MARK, stored_results
 from polar.evaluation.run import OTHER_FOLDER, over_budget
 from polar.evaluation.settings import EvaluationSettings
+from wm_env.common.command import say
 from wm_env.common.files import check_output, check_writable, write_json
+from wm_env.common.foreign.visible import visible
 from wm_env.common.progress import ProgressBar, duration
-from wm_env.runs import load_run
+from wm_env.runs import check_there, load_run
 
 
 def evaluate_live(path: Path, out: Path | None, settings: EvaluationSettings) -> bool:
@@ -54,24 +56,24 @@ def evaluate_live(path: Path, out: Path | None, settings: EvaluationSettings) ->
     rounds = play_until_interrupted(session)
     live = measure_rounds(session, rounds)
     found = live_content(session, rounds, live)
+    check_there(run)
     write_json(out / "live.json", found)
     save_transmissions(session, rounds, transmissions)
     save_samples(session, rounds, path)
     add_to_results(out / "results.json", found)
     if excess is not None:
-        print(f"\nlaw {excess}")
-    print(f"\n{legend(session)}")
-    print(
-        f"\nA text of each kind, its blocks in brackets with the bits they carry\n{first_samples(session, rounds[0])}"
-    )
-    print(f"\nMessages read from the bytes of {len(rounds)} texts of each kind\n{text_error_table(live)}")
-    print(f"\nLikelihood under the untruncated model, chain rule\n{likelihood_table(live)}")
-    print(f"\nObservers without the key, one text at a time, prompt known\n{detection_table(live)}")
-    print(
+        say(f"\nlaw {excess}")
+    say(f"\n{legend(session)}")
+    say(f"\nA text of each kind, its blocks in brackets with the bits they carry\n{first_samples(session, rounds[0])}")
+    say(f"\nMessages read from the bytes of {len(rounds)} texts of each kind\n{text_error_table(live)}")
+    say(f"\nLikelihood under the untruncated model, chain rule\n{likelihood_table(live)}")
+    say(f"\nObservers without the key, one text at a time, prompt known\n{detection_table(live)}")
+    say(
         f"\nOf the model's own {len(rounds)} texts the tree contains {live.plain_in_tree}; {live.redrawn} blocks that "
         "were not text were drawn again."
     )
-    print(f"\n{out / 'live.json'}, {transmissions}, TensorBoard texts live/* in {path}")
+    places = [visible(str(place)) for place in (out / "live.json", transmissions, path)]
+    say("\n{}, {}, TensorBoard texts live/* in {}".format(*places))
     return len(rounds) == settings.texts
 
 
@@ -90,11 +92,10 @@ def add_to_results(path: Path, found: dict[str, Any]) -> None:
 def tell_texts(session: Session) -> None:
     """Print what will be done and how long it will take."""
     cost, meta = estimate_texts(session), session.tree.meta
-    print(
+    say(
         f"4 times {session.settings.texts} texts of {session.writer.blocks} blocks of {meta.block_length} tokens, "
-        f"{session.mean_bits:.3g} bits per block, {meta.model} at temperature {meta.temperature:g}: "
-        f"about {cost.canvases} canvases, {duration(cost.seconds)} at the speed measured now",
-        flush=True,
+        f"{session.mean_bits:.3g} bits per block, {visible(meta.model)} at temperature {meta.temperature:g}: "
+        f"about {cost.canvases} canvases, {duration(cost.seconds)} at the speed measured now"
     )
 
 
@@ -113,5 +114,5 @@ def play_until_interrupted(session: Session) -> list[Round]:
     except KeyboardInterrupt:
         if len(rounds) < 2:
             raise
-        print(f"interrupted: the figures are of {len(rounds)} of {session.settings.texts} texts", flush=True)
+        say(f"interrupted: the figures are of {len(rounds)} of {session.settings.texts} texts")
     return rounds

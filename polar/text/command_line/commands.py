@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from polar.text.canonical import canonical, canonical_prompt, decoded
 from polar.text.command_line.options import FIRST_NONCES, Decode, Detect, Embed, Model
-from polar.text.command_line.output import write_message, write_output
+from polar.text.command_line.output import write_message, write_passage, write_text_sent
 from polar.text.decoding import Decoded, decode_with_record, decode_with_tokenizer
 from polar.text.decoding import decode as decode_with_model
 from polar.text.framing import Message
@@ -77,10 +77,10 @@ def run_embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
             )
         if sent.record is not None:
             tell(f"written with {stack_of(channel.source.lm)}: {_what_receivers_need(channel)}")
-        write_output(sent.text.encode(), newline=True)
-    except (OSError, KeyboardInterrupt) as stop:
-        reason = f"{reason_of(stop)}; " if isinstance(stop, OSError) else ""
-        kind = WorkFailedError if isinstance(stop, OSError) else KeyboardInterrupt
+        write_text_sent(sent.text)
+    except (OSError, WorkFailedError, KeyboardInterrupt) as stop:
+        reason = "" if isinstance(stop, KeyboardInterrupt) else f"{reason_of(stop)}; "
+        kind = KeyboardInterrupt if isinstance(stop, KeyboardInterrupt) else WorkFailedError
         raise kind(f"{reason}nonce {sent.nonce} counts as used, as part of its text may be out") from None
 
 
@@ -193,8 +193,7 @@ def run_detect(options: Detect, key: Key, text: bytes) -> bool:
         tell("not marked with this key, as far as this text says")
         return False
     for start, end in found.parts():
-        line = f"{start}-{end}\t{' '.join(form[start:end].split())}\n"
-        write_output(line.encode(), newline=False)
+        write_passage(start, end, form[start:end])
     return True
 
 

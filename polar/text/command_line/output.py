@@ -1,18 +1,12 @@
 """What the commands write to standard output: texts, and messages that a terminal may be shown."""
 
 import sys
-import unicodedata
 from pathlib import Path
 
 from polar.text.framing import BitString, Message
 from wm_env.common.command import WorkFailedError
 from wm_env.common.files import naming
-
-_CONTROLS = ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")
-_DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Letters that turn the direction of others, so that a line can look like another. The marks of Hebrew and Arabic text
-(U+200E, U+200F, U+061C) only say on which side a full stop stands.
-"""
+from wm_env.common.foreign.visible import is_shown, visible
 
 
 def write_message(message: Message) -> None:
@@ -32,18 +26,30 @@ def write_message(message: Message) -> None:
     write_output(message, newline=not message.endswith(b"\n"))
 
 
-def is_plain_text(data: bytes) -> bool:
-    """Whether `data` is UTF-8 that a terminal only shows: no control characters but tab and line end, no letters that
-    turn the direction of writing. Spaces of all kinds, joiners and soft hyphens are text.
+def write_text_sent(text: str) -> None:
+    """Write a text that carries a message to standard output, letter by letter as the receiver needs it.
+
+    Raises:
+        WorkFailedError: a model wrote what a terminal might take for commands, and standard output is one.
     """
+    if sys.stdout.isatty() and not is_plain_text(text.encode()):
+        raise WorkFailedError("the text has letters that a terminal could take for commands: add > FILE")
+    write_output(text.encode(), newline=True)
+
+
+def write_passage(start: int, end: int, passage: str) -> None:
+    """Write where a passage of a document stands, and the passage in one line; a terminal is shown what is in it."""
+    line = " ".join(passage.split())
+    write_output(f"{start}-{end}\t{visible(line) if sys.stdout.isatty() else line}\n".encode(), newline=False)
+
+
+def is_plain_text(data: bytes) -> bool:
+    """Whether `data` is UTF-8 that a terminal only shows (`is_shown`), tabs and line ends included."""
     try:
         text = data.decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError:
         return False
-    return all(
-        letter in "\t\n" or (unicodedata.category(letter) not in _CONTROLS and letter not in _DIRECTIONS)
-        for letter in text
-    )
+    return all(letter in "\t\n" or is_shown(letter) for letter in text)
 
 
 def write_output(data: bytes, newline: bool) -> None:

@@ -2,17 +2,20 @@
 
 import hashlib
 import os
+import re
 import secrets
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from wm_env.common.files import check_writable, naming, sync_folder
+from wm_env.common.foreign.encodings import text_of
 
 KEY_BYTES = 32
 NONCE_LIMIT = 1 << 64
 
 _KEY_KIND = "covert-watermark key 3"
+_ANY_KIND = re.compile(r"covert-watermark key \d{1,9}")
 _EARLIER = {"covert-watermark key 1": "a version before 0.1", "covert-watermark key 2": "version 0.1"}
 
 
@@ -58,6 +61,8 @@ def save_key(key: Key, path: Path) -> None:
 def load_key(path: Path) -> Key:
     """Read a key file: its kind, the secret in hexadecimal digits, and a check value of the secret, a line each.
 
+    What an editor adds does not count: a byte-order mark, the encoding that it says, and white space around lines.
+
     Raises:
         OSError: no such file, it is none, or others than the owner can read it.
         ValueError: it is not a key file, one of another version, or damaged.
@@ -73,14 +78,19 @@ def load_key(path: Path) -> Key:
         content = file.read(4096)
     if mode & 0o077:
         raise PermissionError(f"{path} can be read by others (mode {mode:o}): chmod 600 {path}")
-    kind, *rest = content.decode("ascii", "replace").splitlines() or [""]
+    try:
+        lines = [line.strip() for line in text_of(content).splitlines()]
+    except ValueError as error:
+        raise ValueError(f"{path} is not a key file: {error}, or copy the key file again") from None
+    kind, *rest = list(filter(None, lines)) or [""]
     if kind in _EARLIER:
         raise ValueError(
             f"{path} was written by {_EARLIER[kind]}, whose texts this version does not read: read them with that "
             "version, and make a new key with `python -m polar keygen FILE`"
         )
     if kind != _KEY_KIND:
-        raise ValueError(f"{path} is not a key file of this version: make a new key with `python -m polar keygen FILE`")
+        what = f" of this version ({kind!r})" if _ANY_KIND.fullmatch(kind) else ""
+        raise ValueError(f"{path} is not a key file{what}: make a new key with `python -m polar keygen FILE`")
     try:
         key = Key(bytes.fromhex(rest[0]))
         if rest[1:] != [_check_value(key)]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from polar.text.keys.key import NONCE_LIMIT
-from polar.text.keys.lock import lock_of, locked, open_lock
+from polar.text.keys.lock import lock_of, locked_ledger, open_lock
 from wm_env.common.command import WorkFailedError
 from wm_env.common.files import (
     check_output,
@@ -105,7 +105,7 @@ def open_ledger(path: Path, say: Callable[[str], object] = lambda line: None) ->
             f"{target} is on a network file system ({kind}), whose locks may not hold between machines: use this key "
             "on one machine at a time, or give each a --sender of its own"
         )
-    with locked(target, "embed", say) as lock:
+    with locked_ledger(target, "embed", say) as lock:
         yield NonceLedger(target, _read_ledger(target), lock)
 
 

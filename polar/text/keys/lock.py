@@ -17,7 +17,7 @@ def lock_of(ledger: Path) -> Path:
 
 
 @contextmanager
-def locked(ledger: Path, command: str, say: Callable[[str], object]) -> Iterator[TextIO]:
+def locked_ledger(ledger: Path, command: str, say: Callable[[str], object]) -> Iterator[TextIO]:
     """The open lock of a ledger, held within the context.
 
     Args:

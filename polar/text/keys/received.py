@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from polar.text.keys.key import NONCE_LIMIT
-from polar.text.keys.lock import locked
+from polar.text.keys.lock import locked_ledger
 from wm_env.common.files import check_output, link_target, make_folder, network_file_system, read_json, write_json
 from wm_env.common.json_values import read_as
 
@@ -78,7 +78,7 @@ def note_seen(path: Path, new: Seen, say: Callable[[str], object] = lambda line:
             f"{target} is on a network file system ({kind}), whose locks may not hold between machines: read with this "
             "ledger on one machine at a time"
         )
-    with locked(target, "decode", say):
+    with locked_ledger(target, "decode", say):
         seen = read_seen(target)
         entries: list[dict[str, Any]] = [vars(entry) for entry in dict.fromkeys([*seen, new])]
         write_json(target, {"kind": _KIND, "seen": entries[-MOST_SEEN:]}, mode=0o600)

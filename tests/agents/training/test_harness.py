@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import threading
 
@@ -16,8 +17,9 @@ from agents.common.learner import Learner
 from agents.common.table import AGENTS, agent_of, preset, preset_names
 from agents.ppo_lagrangian.settings import PPOSettings
 from agents.primal_dual.settings import LearnerSettings
-from agents.training import load_policy, read_settings, resume_run, start_run, train
+from agents.training import load_policy, loop, read_settings, resume_run, start_run, train
 from agents.training.loop import TrainingFailedError
+from wm_env.common.command import WorkFailedError
 from wm_env.law import load_law
 from wm_env.tree import load_tree
 
@@ -176,3 +178,42 @@ def test_a_learner_without_a_checkpoint_is_enough():
 
     assert Constant().state() == Constant().parameters() == {}
     assert signal.SIGHUP in SIGNALS
+
+
+@pytest.mark.parametrize("agent", ["primal-dual", "ppo"])
+@pytest.mark.parametrize("way", ["removed", "renamed", "replaced"])
+def test_a_folder_that_vanishes_is_not_made_anew(agent, way, small_tree_file, tmp_path, monkeypatch):
+    """The folder goes after the first evaluation, whose line is told."""
+    run = start_run(tmp_path / "run", settings_of(agent, small_tree_file), [])
+    told = []
+
+    def take_away(line):
+        told.append(line)
+        if way == "removed":
+            shutil.rmtree(run.folder.path)
+        else:
+            run.folder.path.rename(tmp_path / "other")
+        if way == "replaced":
+            run.folder.path.mkdir()
+            run.folder.config.write_text("another run's")
+
+    monkeypatch.setattr(loop, "say", take_away)
+    with pytest.raises(WorkFailedError, match=f"^{tmp_path / 'run'} was removed or renamed while"):
+        train(run)
+    assert len(told) == 1
+    assert run.folder.path.exists() == (way == "replaced")
+    if way == "replaced":
+        assert [path.name for path in run.folder.path.iterdir()] == ["config.json"]
+
+
+def test_a_folder_that_vanishes_before_a_signal_is_not_made_anew(small_tree_file, tmp_path, monkeypatch):
+    run = start_run(tmp_path / "run", settings_of("primal-dual", small_tree_file), [])
+
+    def stop(line):
+        shutil.rmtree(run.folder.path)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(loop, "say", stop)
+    with pytest.raises(WorkFailedError, match="was removed or renamed"):
+        train(run)
+    assert not run.folder.path.exists()

@@ -4,8 +4,10 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import pytest
 from repository import ROOT
@@ -69,6 +71,72 @@ def test_command_writes_results_and_figures_of_the_newest_run(run):
     for heading in ("Error rates", "Total variation", "One-shot limits"):
         assert heading in done.stdout
     assert "Message length by state" not in done.stdout
+
+
+def foreign_run(folder, **meta):
+    """A run whose tree says other things about itself."""
+    tree = dataclasses.replace(TREE, meta=dataclasses.replace(TREE.meta, **meta))
+    save_tree(tree, folder / "tree.safetensors")
+    save_law(dataclasses.replace(LAW, tree=tree.fingerprint), folder / "law.safetensors")
+    return folder
+
+
+def evaluated(folder, *arguments, **variables):
+    """evaluate.py in a process of its own: its output and its errors, as bytes."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "evaluate.py", folder, "--transmissions", "0", "--keys", "2", *arguments],
+        capture_output=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | variables,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:strict", "latin-1", "utf-8"])
+def test_a_finished_evaluation_is_no_error_whatever_the_output_s_encoding(tmp_path, encoding):
+    """Names that neither the output's encoding nor the font of the figures has."""
+    folder = foreign_run(tmp_path / "水の跡", model="模型")
+    out, errors = evaluated(folder, PYTHONIOENCODING=encoding)
+    assert errors == b""
+    spelt = encoding != "utf-8"
+    names = ("模型, ", f"{folder}/evaluation/results.json, ber.png, tv.png")
+    for name in names:
+        assert (name.encode("ascii", "backslashreplace") if spelt else name.encode()) in out
+    assert {path.name for path in (folder / "evaluation").iterdir()} == {"results.json", "ber.png", "tv.png"}
+
+
+def test_no_name_in_a_foreign_run_reaches_the_terminal_as_a_command(tmp_path):
+    wild = "\x1b]0;owned\x07\x9b31m\u202e\nerror: forged $x^$"
+    folder = foreign_run(tmp_path / f"run {wild}", model=wild, pool=wild)
+    out, errors = evaluated(folder, "--figures", "png", "svg")
+    assert errors == b""
+    shown = out.decode()
+    assert not set("\x1b\x07\x9b\u202e") & set(shown)
+    assert "\nerror: forged" not in shown
+    assert shown.count("\\x1b]0;owned\\x07\\x9b31m\\u202e\\nerror: forged $x^$") == 3
+    # A control character is no XML.
+    ElementTree.parse(folder / "evaluation" / "ber.svg")
+
+
+def test_a_run_that_vanishes_is_not_made_anew(run, monkeypatch, capsys):
+    """It goes once it has been read, which is when it is described."""
+
+    def take_away(tree, law):
+        shutil.rmtree(run)
+        return ""
+
+    monkeypatch.setattr("polar.evaluation.run.describe", take_away)
+    assert command.main([str(run), "--transmissions", "0", "--keys", "2"]) == 1
+    assert (
+        capsys.readouterr().err == f"error: {run} was removed or renamed since it was read: name the run folder again\n"
+    )
+    assert not run.exists()
+
+
+def test_no_path_reaches_the_terminal_as_a_command(tmp_path, refuse):
+    line = refuse(tmp_path / "none\x1b[2J\u202e\n")
+    assert "none\\x1b[2J\\u202e\\n: no such run folder" in line
 
 
 def test_every_column_and_every_word_in_it_is_explained(run, capsys):

@@ -190,6 +190,24 @@ def test_output_that_cannot_be_written():
     assert done.stderr == ""
 
 
+def test_the_help_and_wrong_words_of_a_command_line(monkeypatch):
+    """The help has letters that ASCII lacks; a wrong word may be anything."""
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = shell("", "-m", "polar", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for command in (["train.py", "--preset"], ["-m", "polar", "decode"], ["-m", "wm_env.theory.capacity"]):
+        done = shell("", *command, "\x1b]0;owned\x07\x9b\u202e")
+        assert done.returncode == 2
+        assert not set("\x1b\x07\x9b\u202e") & set(done.stderr)
+
+
+def test_lines_of_a_command_show_what_is_in_them():
+    done = shell_main("", r"tell('a\x1b\nb'), say('a\x1b\nb')", "return 0")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a\\x1b\nb\n", "a\\x1b\\nb\n")
+    done = shell_main("", "sys.stdout.reconfigure(encoding='ascii')", r"say('\u6c34'), print('\u6c34')", "return 0")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\\u6c34\n" * 2, "")
+
+
 def test_how_a_command_ends():
     assert shell_main("", "sys.exit(7)").returncode == 7
     assert shell_main("", "sys.exit()").returncode == 0

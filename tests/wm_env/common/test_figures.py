@@ -1,7 +1,10 @@
+import warnings
+from xml.etree import ElementTree
+
 import pytest
 from matplotlib.image import imread
 
-from wm_env.common.figures import new_figure, save_figure
+from wm_env.common.figures import figure_text, new_figure, save_figure
 
 
 def drawn(title="a title"):
@@ -41,3 +44,18 @@ def test_panels_stand_beside_each_other():
     assert figure.get_suptitle() == "three"
     assert len(panels) == len(figure.axes) == 3
     assert len({panel.get_subplotspec().colspan.start for panel in panels}) == 3
+
+
+@pytest.mark.parametrize("ending", ["png", "pdf", "svg"])
+def test_any_title_is_drawn_without_a_warning(tmp_path, ending):
+    path = tmp_path / f"a.{ending}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save_figure(drawn("水 \U0001f9eb $\\bad{$ a$b \x1b[2J \ud800"), path)
+    if ending == "svg":
+        ElementTree.parse(path)
+
+
+def test_what_the_font_lacks_is_spelt_out():
+    assert figure_text("läuf 水\n\x1b \U0001f9eb") == r"läuf \u6c34" + "\n" + r"\x1b \U0001f9eb"
+    assert figure_text("$a$") == r"\$a\$"

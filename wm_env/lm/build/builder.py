@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch.distributed import DistError
 
-from wm_env.common.command import WorkFailedError, tell
+from wm_env.common.command import WorkFailedError, say, tell
 from wm_env.common.files import check_output, check_writable, first_line, locked_folder
 from wm_env.common.progress import duration
 from wm_env.information import entropy
@@ -112,7 +112,7 @@ def tell_cost(plan: BuildPlan, crew: Crew) -> tuple[int, Speed]:
     speed = Speed(matrix_peak(device, product_format(lm)), measure_speed(lm, plan.longest, settings))
     free = f" of {free_bytes(device) / GIB:.3g} GiB that are free" if device.type == "cuda" else ""
     if crew.first:
-        print(
+        say(
             f"{len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens: at most {cost.states} states, "
             f"{cost.canvases} canvases in passes of {settings.rows}, {cost.flops / 1e12:.4g} TFLOP "
             f"({cost.wanted_flops / cost.flops:.0%} of it wanted, the rest fills passes)\n"
@@ -120,8 +120,7 @@ def tell_cost(plan: BuildPlan, crew: Crew) -> tuple[int, Speed]:
             f"{pass_bytes(lm, settings.rows, plan.longest) / GIB:.3g} GiB{free}\n"
             f"matrix products run at {speed.peak / 1e12:.4g} TFLOP/s, the model at {speed.model / 1e12:.4g} "
             f"({speed.model / speed.peak:.0%}), measured now: about "
-            f"{duration(cost.flops / speed.model / crew.size)} with {crew.size} process(es)",
-            flush=True,
+            f"{duration(cost.flops / speed.model / crew.size)} with {crew.size} process(es)"
         )
     return cost.states, speed
 
@@ -243,4 +242,4 @@ def _run(options: BuildOptions, crew: Crew) -> None:
             return
     grown = build(plan, crew)
     if crew.first:
-        print(tree_summary(grown, options.target()))
+        say(tree_summary(grown, options.target()))

@@ -6,10 +6,11 @@ transformers' own classes.
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
+from wm_env.common.checks import check_known
 from wm_env.common.files import first_line, read_json
 from wm_env.common.json_values import read_as
 from wm_env.common.threads import one_thread_after_fork
@@ -52,12 +53,14 @@ def load_lm(
             compute too.
 
     Raises:
-        ValueError: the model is unknown, its configuration, tensors or tokenizer are not what is implemented here, or
-            torch cannot compute on the device.
+        ValueError: the arithmetic or the model is unknown, the model's configuration, tensors or tokenizer are not what
+            is implemented here, or torch cannot compute on the device.
         OSError: files are missing or cannot be fetched.
     """
     if dtype not in (None, torch.float32, torch.bfloat16, torch.float64):
         raise ValueError(f"dtype must be torch.float32, torch.bfloat16 or torch.float64, got {dtype}")
+    if arithmetic is not None:
+        check_known("arithmetic", arithmetic, get_args(Arithmetic))
     if arithmetic == "exact" and dtype is not None:
         raise ValueError(f"exact arithmetic has a number format of its own: leave out dtype {dtype}")
     device = checked_device(device)
@@ -121,8 +124,15 @@ def write_integer_model(source: str | Path, out: Path, form: Form) -> list[Path]
 
 
 def dtype_named(name: str | None) -> torch.dtype | None:
-    """The torch dtype of a name such as "float32"; None for None."""
-    formats = {None: None, "float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+    """The torch dtype of a name such as "float32"; None for None.
+
+    Raises:
+        ValueError: another name.
+    """
+    formats = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+    if name is None:
+        return None
+    check_known("dtype", name, formats)
     return formats[name]
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from wm_env.common.checks import check_choices
 from wm_env.common.files import check_seed
 from wm_env.lm.models.llada_config import LARGEST_SIZE
 from wm_env.lm.pretrain.objective import BLOCK
@@ -105,6 +106,7 @@ class Options:
 
     def check(self, processes: int) -> None:
         """Raise ValueError for values that contradict each other or cannot work with that many processes."""
+        check_choices(self)
         if (self.steps is None) == (self.minutes is None):
             raise ValueError("give either steps or minutes")
         if self.weights and len(self.weights) != len(self.texts):

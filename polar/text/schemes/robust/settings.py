@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from wm_env.common.checks import check_choices
+
 MOST_PAYLOAD = 256
 """Bits of the longest payload."""
 
@@ -28,6 +30,7 @@ class RobustSettings:
     use: str = ""
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if not 1 <= self.payload_bits <= MOST_PAYLOAD:
             raise ValueError(f"payload_bits={self.payload_bits}: a number from 1 to {MOST_PAYLOAD} is needed")
         if not 1 <= self.check_bits <= 64:

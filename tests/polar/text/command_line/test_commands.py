@@ -6,6 +6,7 @@ import pty
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from polar.text.keys.key import Key, load_key, save_key
 from polar.text.keys.ledger import NonceLedger, ledger_beside, open_ledger
 from polar.text.keys.received import Seen, note_seen, read_seen
 from wm_env.common import progress
+from wm_env.common.command import WorkFailedError
 from wm_env.common.files import MOST_BYTES
 
 
@@ -218,7 +220,7 @@ def test_a_nonce_whose_text_got_lost_on_the_way_out_is_told(run, key, model, mon
     def fail(*arguments, **options):
         raise stop
 
-    monkeypatch.setattr(commands, "write_output", fail)
+    monkeypatch.setattr(commands, "write_text_sent", fail)
     result, out, err = run(*options)
     assert (result, out) == (code, b"")
     assert says in err
@@ -519,13 +521,13 @@ def run_command(folder, arguments):
     return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
 
 
-def on_a_terminal(monkeypatch, message):
-    """What `write_message` shows on a terminal."""
+def on_a_terminal(monkeypatch, message, write=output.write_message):
+    """What `write` shows of a message on a terminal."""
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
         try:
-            output.write_message(message)
+            write(message)
         finally:
             monkeypatch.undo()
             os.set_blocking(ours, False)
@@ -558,6 +560,22 @@ def test_bytes_that_are_no_plain_text_stay_off_a_terminal(monkeypatch, capfdbina
         on_a_terminal(monkeypatch, message)
     output.write_message(message)
     assert capfdbinary.readouterr().out == message
+
+
+def test_a_passage_of_a_document_commands_no_terminal(monkeypatch, capfdbinary):
+    passage = "a \x1b[2J\nline\u202e"
+    write = partial(output.write_passage, 3, 9)
+    assert on_a_terminal(monkeypatch, passage, write) == b"3-9\ta \\x1b[2J line\\u202e\n"
+    write(passage)
+    assert capfdbinary.readouterr().out == "3-9\ta \x1b[2J line\u202e\n".encode()
+
+
+def test_a_text_that_could_command_a_terminal_stays_off_it(monkeypatch, capfdbinary):
+    with pytest.raises(WorkFailedError, match="add > FILE"):
+        on_a_terminal(monkeypatch, "a \x1b[2J", output.write_text_sent)
+    assert on_a_terminal(monkeypatch, "a 水", output.write_text_sent) == "a 水\n".encode()
+    output.write_text_sent("a \x1b[2J")
+    assert capfdbinary.readouterr().out == b"a \x1b[2J"
 
 
 def test_a_full_disk_behind_standard_output_is_named(monkeypatch):

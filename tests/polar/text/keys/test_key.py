@@ -52,6 +52,43 @@ def test_key_files_that_are_refused(tmp_path):
         load_key(path)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("change", ["{}", "\n\n{}\n \n", " {}\t"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", " \n\n  "])
+def test_a_key_file_that_an_editor_saved_is_the_same_key(tmp_path, encoding, change, end):
+    path, key = tmp_path / "secret.key", new_key()
+    save_key(key, path)
+    text = change.format(path.read_text().replace("\n", end))
+    path.write_bytes(text.encode(encoding))
+    assert load_key(path) == key
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"covert-watermark key 4\nab\n", r"is not a key file of this version \('covert-watermark key 4'\): make"),
+        (b"", "is not a key file: make a new key"),
+        ("covert-watermark key 3".encode("utf-16-le"), "is not a key file: make a new key"),
+        (b"\xff\xfea", "is not a key file: not UTF-16 text .* at byte"),
+        (b"covert-watermark key 3\n\xff", "is not a key file: not UTF-8 text .* at byte 23"),
+    ],
+)
+def test_what_is_wrong_with_a_key_file_is_named(tmp_path, content, says):
+    path = tmp_path / "secret.key"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(ValueError, match=says):
+        load_key(path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_a_ledger_that_an_editor_saved_is_the_same_ledger(tmp_path, encoding):
+    path = tmp_path / "nonces"
+    path.write_bytes(f"\n {ledger_file([0, 3])} \n".encode(encoding))
+    with open_ledger(path) as ledger:
+        assert [ledger.is_used(nonce) for nonce in range(5)] == [True, False, False, True, False]
+
+
 def test_a_key_file_says_what_the_secret_must_be(tmp_path):
     path = tmp_path / "secret.key"
     key = Key(bytes(range(32)))

@@ -9,7 +9,7 @@ from threading import Event, Thread
 
 import pytest
 
-from polar.text.keys.lock import lock_of, locked
+from polar.text.keys.lock import lock_of, locked_ledger
 from polar.text.keys.received import Seen, note_seen, read_seen, what_was_seen
 from wm_env.common.files import write_json
 
@@ -34,7 +34,7 @@ def test_who_waits_says_so_and_keeps_what_the_other_noted(tmp_path):
         waits.set()
 
     second = Thread(target=note_seen, args=(path, MESSAGES[1], say))
-    with locked(path, "decode", said.append):
+    with locked_ledger(path, "decode", said.append):
         second.start()
         assert waits.wait(60)
         write_json(path, {"kind": "covert-watermark messages read 1", "seen": [vars(MESSAGES[0])]})

@@ -1,0 +1,89 @@
+"""A library that cannot be imported is told in one line, and a variable is named only if it is the reason."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from repository import ROOT
+
+COMMANDS = [
+    ["train.py", "--run", "never", "--preset", "smoke"],
+    ["evaluate.py", "never"],
+    ["-m", "agents.frontier", "never"],
+    ["-m", "wm_env.lm.build", "--out", "never.safetensors"],
+]
+HARMLESS = {"TORCH_LOGS": "+dynamo", "TORCH_HOME": "/never", "HF_HOME": "/never", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+
+
+def fail(command, folder=None, **variables):
+    """Run a command that cannot start; its exit code and its one line."""
+    paths = [str(folder)] if folder is not None else []
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, **variables, "PYTHONPATH": os.pathsep.join((*paths, os.environ["PYTHONPATH"]))},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TORCH_LOGS", "no-such-log"),
+        ("TORCH_LOGS_FORMAT", "%(bogus"),
+        ("TORCH_LOGS_OUT", "/never/there"),
+        ("TORCH_DISTRIBUTED_DEBUG", "loud"),
+    ],
+)
+def test_a_variable_that_torch_cannot_read_is_named(name, value):
+    code, line = fail(COMMANDS[0], **{name: value})
+    assert code == 2
+    assert line.startswith(f"error: {name} keeps torch from being imported (")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_of_several_variables_the_one_that_matters_is_named_by_every_command(command, tmp_path):
+    (tmp_path / "torch.py").write_text("import os\nif os.environ.get('TORCH_BAD') == '7': raise KeyError('seven')\n")
+    code, line = fail(command, tmp_path, **HARMLESS, TORCH_BAD="7", TORCH_ALSO="7")
+    assert (code, line) == (2, "error: TORCH_BAD keeps torch from being imported ('seven'): unset it, or correct it\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("kind", ["ImportError", "OSError", "RuntimeError"])
+def test_a_library_that_is_broken_by_itself_blames_no_variable(command, kind, tmp_path):
+    (tmp_path / "torch.py").write_text(f"raise {kind}('libnever.so.1: cannot open shared object file')")
+    code, line = fail(command, tmp_path, **HARMLESS)
+    assert (code, line) == (1, "error: torch cannot be imported: libnever.so.1: cannot open shared object file\n")
+
+
+def test_a_library_that_is_imported_late_is_told_too(tmp_path):
+    (tmp_path / "transformers.py").write_text("import os\nint(os.environ.get('HF_NUMBER', '1'))")
+    lines = (
+        "from wm_env.common.command import exit_code, run_command",
+        "def work():",
+        "    import transformers",
+        "run_command(lambda: exit_code(work))",
+    )
+    code, line = fail(["-c", "\n".join(lines)], tmp_path, **HARMLESS, HF_NUMBER="x")
+    assert code == 2
+    assert line.startswith("error: HF_NUMBER keeps transformers from being imported (invalid literal for int()")
+
+
+def test_what_does_not_come_out_of_an_import_is_told_as_before():
+    lines = (
+        "from wm_env.common.command import exit_code, run_command",
+        "def work():",
+        "    import json; json.loads('{')",
+        "run_command(lambda: exit_code(work))",
+    )
+    code, line = fail(["-c", "\n".join(lines)], TORCH_LOGS="no-such-log")
+    assert code == 2
+    assert line.startswith("error: Expecting property name")

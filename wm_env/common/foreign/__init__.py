@@ -1,0 +1,1 @@
+"""What comes from outside: names and texts that others chose, and the environment of a command."""
