@@ -13,7 +13,7 @@ are enough. `detect` and `serve` are for the scheme robust, whose texts may be e
 writes and reads them over HTTP, for programs and on a page for people.
 
 Texts and payloads go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 bad
-arguments or input, 3 the text carries no message or is not marked, 130 interrupted.
+arguments or input, such as bytes that are no text, 3 the text carries no message or is not marked, 130 interrupted.
 """
 
 import os
@@ -33,7 +33,7 @@ with quitting_on_interrupt(__name__):
     import tyro
 
     from polar.serve.options import Serve
-    from polar.text.command_line.options import Command, Decode, Detect, Embed, Keygen, read_input
+    from polar.text.command_line.options import Command, Decode, Detect, Embed, Keygen, read_received
     from polar.text.keys.key import load_key, new_key, save_key
     from wm_env.common.arguments import parse
 
@@ -64,7 +64,9 @@ def main(arguments: list[str] | None = None) -> int:
             return _serve(options)
         return _embed(options) if isinstance(options, Embed) else _decode(options)
 
-    return exit_code(work, "interrupted: no text was written, and no nonce was used")
+    if isinstance(options, Embed):
+        return exit_code(work, "interrupted: no text was written, and no nonce was used")
+    return exit_code(work)
 
 
 def _keygen(options: Keygen) -> int:
@@ -98,7 +100,7 @@ def _decode(options: Decode) -> int:
     """Print the message of a text, if it has one."""
     options.check()
     _check_output()
-    key, text = load_key(options.key), read_input(options.text_file)
+    key, text = load_key(options.key), read_received(options.text_file)
     prompt = options.read_prompt()
     with quitting_on_interrupt(__name__):
         from polar.text.command_line.commands import import_models, run_decode
@@ -113,7 +115,7 @@ def _detect(options: Detect) -> int:
     """Print how sure it is that a text is marked, and where."""
     options.check()
     _check_output()
-    key, text = load_key(options.key), read_input(options.text_file)
+    key, text = load_key(options.key), read_received(options.text_file)
     with quitting_on_interrupt(__name__):
         from polar.text.command_line.commands import run_detect
 

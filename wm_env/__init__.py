@@ -1,10 +1,23 @@
 """The problem: from a language model to a constrained Markov decision process.
 
 Importing this package registers `CovertWatermarkEnv-v0` and `CovertWatermarkText-v0` and does nothing else: no torch,
-no files. Worker processes find the environment by its long id, `wm_env:CovertWatermarkEnv-v0`.
+no files. Where a module of this program is run as a command, `python -m`, Ctrl-C ends the process at once from here on,
+until the command has its imports. Worker processes find the environment by its long id,
+`wm_env:CovertWatermarkEnv-v0`.
 """
 
-from gymnasium.envs.registration import register
+import os
+import signal
+import sys
+from itertools import pairwise
+
+_STARTED = next((module for flag, module in pairwise(sys.orig_argv) if flag == "-m"), "")
+_IS_COMMAND = _STARTED.partition(".")[0] in ("wm_env", "agents", "polar")
+if _IS_COMMAND and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Until the imports of a command are done, Ctrl-C ends the process with a line and no traceback.
+    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
+
+from gymnasium.envs.registration import register  # noqa: E402  (importing it takes a while)
 
 ENV_ID, TEXT_ID = "CovertWatermarkEnv-v0", "CovertWatermarkText-v0"
 TASKS = {

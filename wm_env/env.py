@@ -15,6 +15,7 @@ from torch import Tensor
 
 from wm_env.common.checks import integer, name_or_path, number, options_or_none, reals, seed_or_none
 from wm_env.common.command import say
+from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.common.threads import one_thread_after_fork
 from wm_env.criteria.channel import channels_of
 from wm_env.criteria.costs import Cost, cost_of
@@ -108,6 +109,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
     metadata = {"render_modes": ["human", "ansi", "rgb_array"], "render_fps": 1}  # noqa: RUF012  (gymnasium's own form)
     action_space: ProductOfSimplices
 
+    @usual_torch()
     def __init__(
         self,
         tree: str | PathLike[str] | StateTree = "news",
@@ -177,6 +179,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             block=Discrete(len(self._pool.blocks)),
         )
 
+    @usual_torch()
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
@@ -195,6 +198,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
         self._bound = self.objective.bound(self.problem)
         return self._observation(), self._info()
 
+    @usual_torch()
     def step(self, action: NDArray[Any]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Take the laws of one block; see the class for what is accepted.
 
@@ -219,6 +223,7 @@ class CovertWatermarkEnv(gym.Env[Observation, NDArray[Any]]):
             say("\n".join(self._lines()[-2:]))
         return self._observation(), float(measured.rate), terminated, False, self._info()
 
+    @usual_torch()
     def joint_law(self) -> JointLaw:
         """The joint law of the episode that has just ended; under the coded objective with uniform message bits.
 

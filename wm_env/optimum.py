@@ -23,6 +23,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from wm_env.common.arrays import Floats, Ints
+from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.criteria.costs import TOTAL_VARIATION, Cost
 from wm_env.information import entropy
 from wm_env.labels.colouring import colour_candidates
@@ -67,6 +68,7 @@ class RateBound:
     exact: bool
 
 
+@usual_torch()
 def rate_bound(tree: StateTree, optimum: Optimum, labels: int | None = None, gamma: float = 1.0) -> RateBound:
     """How much of `optimum` there is with M labels: the smaller of its rate and sum_b gamma^b log2 M.
 
@@ -91,6 +93,7 @@ def rate_of_labels(rate: float, blocks: int, labels: int, gamma: float, exact: b
     return RateBound(min(rate, most), exact=False)
 
 
+@usual_torch()
 def solve(tree: StateTree, epsilon: float, gamma: float = 1.0, cost: Cost = TOTAL_VARIATION) -> Optimum:
     """The highest rate of any law on `tree`, with any number of labels, whose cost is at most `epsilon`.
 

@@ -14,6 +14,7 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from wm_env.common.checks import integer, options_or_none, seed_or_none
+from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.criteria.credit import COST, PARENT, RATE, parents
 from wm_env.criteria.objectives import Objective
 from wm_env.env import CovertWatermarkEnv
@@ -65,6 +66,7 @@ class Recorded:
     function must not read anything back from the device.
     """
 
+    @usual_torch()
     def __init__(self, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor):
         self._inputs = tuple(one.clone(memory_format=torch.contiguous_format) for one in inputs)
         beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -131,6 +133,7 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
         self._recorded: dict[tuple[int, torch.dtype], Recorded] = {}
         self._cost_so_far = torch.zeros(num_envs, dtype=torch.float64, device=self.device)
 
+    @usual_torch()
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Infos]:
@@ -147,6 +150,7 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
         nothing = torch.zeros_like(self._cost_so_far)
         return self._observation(), self._infos(nothing, nothing)
 
+    @usual_torch()
     def step(self, actions: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, Infos]:
         """Play one block of every copy; see the class.
 
@@ -261,7 +265,7 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
     def _final(self) -> Observation:
         """The observation after the last block."""
         return {
-            "state_probs": torch.zeros(self.num_envs, self._states, device=self.device),
+            "state_probs": torch.zeros(self.num_envs, self._states, device=self.device, dtype=torch.float32),
             "cover": torch.zeros_like(self._blocks[0].shown).expand(self.num_envs, -1),
             "block": torch.full((self.num_envs,), len(self._blocks) - 1, device=self.device),
         }

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wm_env.common.checks import check_known, integer, options_or_none, reals, seed_or_none
+from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.criteria.channel import BlockChannel, stack_channels
 from wm_env.criteria.credit import COST, PARENT, RATE, parents
 from wm_env.env import CovertWatermarkEnv, Observation, info_values, repair_action, repair_laws
@@ -51,6 +52,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
     None: render a single environment.
     """
 
+    @usual_torch()
     def __init__(self, num_envs: int = 1, autoreset_mode: str | AutoresetMode = "NextStep", **arguments: Any):
         num_envs = integer("num_envs", num_envs)
         if num_envs < 1:
@@ -78,6 +80,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         self._rate_bound, self._optimal_rate = np.zeros(num_envs), np.full(num_envs, np.nan)
         self._played: list[_Play] = []
 
+    @usual_torch()
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Infos]:
@@ -105,6 +108,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         self._begin(chosen, options, infos)
         return self._observation(), infos
 
+    @usual_torch()
     def step(self, actions: NDArray[Any]) -> tuple[Observation, NDArray[np.float64], Flags, Flags, Infos]:
         """Play one block of every copy; see the class for what happens at the end of an episode.
 

@@ -96,10 +96,10 @@ class EmbeddedPolicy(SoftmaxPolicy):
         self, tree: StateTree, labels: int, size: int, settings: PolicySettings, generator: torch.Generator
     ) -> None:
         super().__init__(tree)
-        own = nn.functional.normalize(torch.randn(tree.states, size, generator=generator), dim=1)
-        common = nn.functional.normalize(torch.randn(size, generator=generator), dim=0)
+        own = nn.functional.normalize(_normal(tree.states, size, generator=generator), dim=1)
+        common = nn.functional.normalize(_normal(size, generator=generator), dim=0)
         self.embedding = nn.Parameter(_mixed(common, own, settings))
-        self.label_head = nn.Parameter(settings.label_spread * torch.randn(size, labels, generator=generator))
+        self.label_head = nn.Parameter(settings.label_spread * _normal(size, labels, generator=generator))
         self.candidate_head = nn.Parameter(_walk_along_bits(size, tree.meta.candidates, labels, settings, generator))
 
     def label_logits(self, rows: slice) -> Tensor:
@@ -137,7 +137,7 @@ class TabularPolicy(SoftmaxPolicy):
     def __init__(self, tree: StateTree, labels: int, settings: PolicySettings, generator: torch.Generator) -> None:
         super().__init__(tree)
         common, own = (
-            settings.label_spread * torch.randn(count, labels, generator=generator) for count in (1, tree.states)
+            settings.label_spread * _normal(count, labels, generator=generator) for count in (1, tree.states)
         )
         self.label_table = nn.Parameter(_mixed(common, own, settings))
         common, own = (
@@ -173,6 +173,11 @@ def softmax_policy(tree: StateTree, labels: int, settings: PolicySettings, gener
     return EmbeddedPolicy(tree, labels, settings.embedding, settings, generator)
 
 
+def _normal(*shape: int, generator: torch.Generator) -> Tensor:
+    """Independent standard normal numbers in float32, whatever torch's default is."""
+    return torch.randn(shape, generator=generator, dtype=torch.float32)
+
+
 def _mixed(common: Tensor, own: Tensor, settings: PolicySettings) -> Tensor:
     """What all states have in common and what each has of its own, by their shares of the variance."""
     return math.sqrt(settings.common) * common + math.sqrt(1 - settings.common) * own
@@ -189,9 +194,9 @@ def _walk_along_bits(
 ) -> Tensor:
     """Normal entries, shape (count, Q, M); labels differ by the steps of the bits of V after their common prefix."""
     leading = math.ceil(math.log2(candidates))
-    walk = torch.zeros(count, candidates, 1)
+    walk = torch.zeros(count, candidates, 1, dtype=torch.float32)
     for bit in range(label_bits(labels)):
         spread = settings.leading_spread if bit < leading else settings.trailing_spread
         walk = walk.repeat_interleave(2, dim=2)
-        walk = walk + spread * torch.randn(walk.shape, generator=generator)
+        walk = walk + spread * _normal(*walk.shape, generator=generator)
     return walk

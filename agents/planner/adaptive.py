@@ -22,6 +22,7 @@ from agents.planner.coded import slotted_channel, wrong_mass
 from agents.planner.word_maps import confusable_states, map_words
 from wm_env.coded import label_bits
 from wm_env.common.arrays import Floats, Ints
+from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.information import total_variation
 from wm_env.law import JointLaw, roll_out, state_reach
 from wm_env.optimum import COST_RESOLUTION, check_budget
@@ -55,6 +56,7 @@ class _Offer:
     p_candidate: Tensor
 
 
+@usual_torch()
 def plan_adaptive(
     tree: StateTree, epsilon: float, gamma: float = 1.0, labels: int | None = None, dither_bits: int = 0
 ) -> AdaptivePlan:

@@ -20,6 +20,7 @@ from agents.planner.open_shop import scheduled_channel
 from agents.planner.word_maps import confusable_states, map_words, pack_words, sharing_states, word_loads
 from wm_env.coded import coded_law
 from wm_env.common.arrays import Floats, Ints
+from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.criteria.objectives import Coded
 from wm_env.information import law_totals
 from wm_env.law import BlockLaw, JointLaw, Policy, roll_out, state_reach
@@ -50,6 +51,7 @@ class CodedPlan:
     cost: float
 
 
+@usual_torch()
 def plan_coded(
     tree: StateTree,
     message_bits: int | Sequence[int],

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from wm_env.coded import label_bits
+from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.criteria.channel import BlockChannel, received_law
 from wm_env.criteria.costs import TOTAL_VARIATION
 from wm_env.information import LN2, entropy, measure, total_variation
@@ -55,6 +56,7 @@ class NoisyPlan:
     cost: float
 
 
+@usual_torch()
 def plan_noisy(
     tree: StateTree,
     channels: Sequence[BlockChannel],

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from wm_env.common.arrays import Floats, Ints
+from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.optimum import solve
 from wm_env.theory.steering import occupations
 from wm_env.tree import StateTree
@@ -87,6 +88,7 @@ class PrefixPlan:
     most: float
 
 
+@usual_torch()
 def plan_prefix_codes(tree: StateTree, epsilon: float, gap: float = 0.02, rounds: int = 8) -> PrefixPlan:
     """Codes whose laws are those of the highest entropy within the budget.
 

@@ -7,6 +7,7 @@ import torch
 
 from wm_env.coded import label_bits
 from wm_env.common.arrays import Ints
+from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.criteria.costs import TOTAL_VARIATION, Cost
 from wm_env.labels.colouring import colour_candidates, fewest_colours
 from wm_env.labels.labelling import label_law
@@ -32,6 +33,7 @@ class Plan:
     cost: float
 
 
+@usual_torch()
 def plan(
     tree: StateTree, epsilon: float, gamma: float = 1.0, labels: int | None = None, cost: Cost = TOTAL_VARIATION
 ) -> Plan:
@@ -53,6 +55,7 @@ def plan(
     return plan_optimum(tree, solve(tree, epsilon, gamma, cost), labels)
 
 
+@usual_torch()
 def plan_optimum(tree: StateTree, optimum: Optimum, labels: int | None = None) -> Plan:
     """The law of an optimum's marginals, labelled as `plan` does; arguments and errors as there."""
     colours = [colour_candidates(block) for block in tree.blocks]

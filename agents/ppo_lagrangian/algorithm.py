@@ -159,7 +159,8 @@ class PPOLagrangian(PPO):
             self._last_obs, self._last_episode_starts = new_obs, dones
             rewards_seen += float(rewards.sum())
             episode_costs += [info["cost_so_far"] for info, done in zip(infos, dones, strict=True) if done]
-        rollout_buffer.compute_returns_and_advantage(last_values=torch.zeros(env.num_envs), dones=dones)
+        nothing = torch.zeros(env.num_envs, dtype=torch.float32)
+        rollout_buffer.compute_returns_and_advantage(last_values=nothing, dones=dones)
         rollout_buffer.compute_state_advantages()
         self._ascend(rewards_seen / len(episode_costs), float(np.mean(episode_costs)))
         callback.update_locals(locals())
@@ -168,7 +169,8 @@ class PPOLagrangian(PPO):
 
     def _ascend(self, episode_reward: float, episode_cost: float) -> None:
         """The multiplier's step on the mean cost of the rollout's episodes."""
-        integral, cost = torch.tensor(self.integral, dtype=torch.float64), torch.tensor(episode_cost)
+        integral = torch.tensor(self.integral, dtype=torch.float64)
+        cost = torch.tensor(episode_cost, dtype=torch.float32)
         moved = dual_ascent(integral, cost, self.epsilon, self.dual_step)
         self.integral = float(moved)
         self.multiplier = float(dual_ascent(moved, cost, self.epsilon, self.dual_gain))

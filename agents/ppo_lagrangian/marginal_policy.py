@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.distributions import DiagGaussianDistribution
 from torch import Tensor, nn
 
-from agents.ppo_lagrangian.policy import RowEvaluation, StatePolicy, StateTable, look
+from agents.ppo_lagrangian.policy import RowEvaluation, StatePolicy, StateTable, float32_linear, look
 from wm_env.env import CovertWatermarkEnv
 from wm_env.labels.labelling import label_candidates
 from wm_env.labels.marginals import marginal_action
@@ -74,12 +74,12 @@ class MarginalPolicy(StatePolicy):
     def _build(self, lr_schedule: Any) -> None:
         width = self.hidden
         self.action_dist = DiagGaussianDistribution(gym.spaces.flatdim(self.action_space))
-        last = nn.Linear(width, 1)
+        last = float32_linear(width, 1)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
         self.tilt_net = nn.Sequential(_two_layers(OF_CANDIDATE + OF_STATE, width), last)
-        self.value_net = nn.Sequential(_two_layers(OF_STATE + self.blocks, width), nn.Linear(width, 2))
-        self.register_buffer("std", torch.tensor(self.std_range[0]))
+        self.value_net = nn.Sequential(_two_layers(OF_STATE + self.blocks, width), float32_linear(width, 2))
+        self.register_buffer("std", torch.tensor(self.std_range[0], dtype=torch.float32))
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
     def critic_parameters(self) -> list[nn.Parameter]:
@@ -157,7 +157,7 @@ class MarginalPolicy(StatePolicy):
         """Draw logits (batch, N Q) with an explicit generator; the second half of the batch has the opposite noise."""
         table = self.look(observation)
         mean = self.mean_logits(table)
-        drawn = torch.randn((len(mean) + 1) // 2, *mean.shape[1:], generator=generator)
+        drawn = torch.randn((len(mean) + 1) // 2, *mean.shape[1:], generator=generator, dtype=torch.float32)
         noise = torch.cat([drawn, -drawn])[: len(mean)].to(mean.device)
         actions = mean + self.std * noise
         return actions.flatten(1), RowEvaluation(self._log_prob(table, mean, actions), self.state_values(table))
@@ -189,4 +189,4 @@ def _of_state(table: StateTable) -> Tensor:
 
 
 def _two_layers(inputs: int, width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+    return nn.Sequential(float32_linear(inputs, width), nn.ReLU(), float32_linear(width, width), nn.ReLU())

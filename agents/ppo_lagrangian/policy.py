@@ -147,13 +147,13 @@ class LawPolicy(StatePolicy):
     def _build(self, lr_schedule: Any) -> None:
         width, labels, ranks = self.hidden, self.labels, self.candidates
         self.action_dist = DiagGaussianDistribution(gym.spaces.flatdim(self.action_space))
-        last = nn.Linear(width, 1)
+        last = float32_linear(width, 1)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
         self.tilt_net = nn.Sequential(_two_layers(FEATURES + ranks + self.blocks, width), last)
-        self.table = nn.Parameter(self.table_spread * torch.randn(labels, ranks))
-        self.register_buffer("std", torch.tensor([self.label_std[0], self.candidate_std[0]]))
-        self.value_net = nn.Sequential(_two_layers(2 * ranks + self.blocks, width), nn.Linear(width, 2))
+        self.table = nn.Parameter(self.table_spread * torch.randn(labels, ranks, dtype=torch.float32))
+        self.register_buffer("std", torch.tensor([self.label_std[0], self.candidate_std[0]], dtype=torch.float32))
+        self.value_net = nn.Sequential(_two_layers(2 * ranks + self.blocks, width), float32_linear(width, 2))
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
     def critic_parameters(self) -> list[nn.Parameter]:
@@ -186,7 +186,7 @@ class LawPolicy(StatePolicy):
     def anneal(self, remaining: float) -> None:
         """Set the noise for a point of the training: `remaining` falls from 1 to 0."""
         levels = [end * (start / end) ** remaining for start, end in (self.label_std, self.candidate_std)]
-        self.std.copy_(torch.tensor(levels))
+        self.std.copy_(torch.tensor(levels, dtype=torch.float32))
 
     def mean_logits(self, table: StateTable) -> Tensor:
         """Means of the logits, shape (batch, N, M, 1 + Q), within the bound; candidates in the observation's order."""
@@ -211,7 +211,7 @@ class LawPolicy(StatePolicy):
         """Draw logits (batch, N * M * (1 + Q)) with an explicit generator."""
         table = self.look(observation)
         mean = self.mean_logits(table)
-        noise = torch.randn(mean.shape, generator=generator).to(mean.device)
+        noise = torch.randn(mean.shape, generator=generator, dtype=torch.float32).to(mean.device)
         actions = mean + noise * self._std()
         return actions.flatten(1), RowEvaluation(self._row_log_prob(table, mean, actions), self.state_values(table))
 
@@ -271,5 +271,10 @@ def _masked_log_softmax(logits: Tensor, present: Tensor) -> Tensor:
     return logits.masked_fill(~present, -1e4).log_softmax(-1)
 
 
+def float32_linear(inputs: int, outputs: int) -> nn.Linear:
+    """A linear layer in float32, as observations are, whatever torch's default is."""
+    return nn.Linear(inputs, outputs, dtype=torch.float32)
+
+
 def _two_layers(inputs: int, width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh())
+    return nn.Sequential(float32_linear(inputs, width), nn.Tanh(), float32_linear(width, width), nn.Tanh())

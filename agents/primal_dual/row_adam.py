@@ -45,7 +45,7 @@ def _ascend(parameter: nn.Parameter, state: dict[str, Tensor], rate: float, firs
         return
     by_row = (-1, *[1] * (grad.dim() - 1))
     if not state:
-        state["step"] = torch.tensor(0.0)
+        state["step"] = torch.tensor(0.0, dtype=torch.float32)
         state["exp_avg"] = torch.zeros_like(grad)
         state["exp_avg_sq"] = grad.new_zeros(len(grad)).view(by_row)
     state["step"] += 1

@@ -22,6 +22,7 @@ from agents.common.settings import AgentSettings, RunSettings
 from agents.common.table import AGENTS, agent_of, run_settings_from_json
 from agents.training.loop import fit
 from wm_env.common.files import check_writable
+from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.common.threads import torch_threads
 from wm_env.criteria.costs import cost_of
 from wm_env.criteria.objectives import Objective, make_objective
@@ -50,6 +51,7 @@ class Run:
     new: bool
 
 
+@usual_torch()
 def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
     """Check the settings and make the run folder; what the settings leave to the tree is recorded as a number.
 
@@ -102,6 +104,7 @@ def read_settings(path: Path) -> RunSettings:
     return run_settings_from_json(read_config(folder)["settings"], folder.config)
 
 
+@usual_torch()
 def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> Run:
     """Open a run that was started before, to go on with it; only the number of iterations may have changed.
 
@@ -142,6 +145,7 @@ def problem_of(folder: RunFolder, settings: RunSettings, fingerprint: str) -> Pr
     return _problem(tree, settings)
 
 
+@usual_torch()
 def train(run: Run, track: str | None = None) -> Evaluation:
     """Find a law with the agent of the settings and write it to the run folder.
 

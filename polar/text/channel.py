@@ -8,6 +8,7 @@ from polar.text.canonical import CanonicalRule, canonical_prompt
 from polar.text.settings import Settings
 from polar.text.sources import ModelSource, open_vocabulary
 from polar.text.vocabulary import Vocabulary
+from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.lm.models.masked_lm import MaskedLM
 
 
@@ -31,6 +32,7 @@ def rule_of(vocabulary: Vocabulary) -> CanonicalRule:
     return CanonicalRule(vocabulary)
 
 
+@usual_torch()
 def open_channel(lm: MaskedLM, prompt: str, settings: Settings, vocabulary: Vocabulary | None = None) -> Channel:
     """Put `prompt` in front of `lm`. Of a long prompt the model sees the last tokens.
 

@@ -10,6 +10,7 @@ from polar.text.keys.derivation import message_keys, text_hash
 from polar.text.keys.key import Key
 from polar.text.scheme import Readers
 from polar.text.settings import Settings
+from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.common.progress import Report, no_report
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Decoded:
     tried: int = 0
 
 
+@usual_torch()
 def decode(channel: "Channel", text: bytes, key: Key, nonces: Iterable[int], report: Report = no_report) -> Decoded:
     """Look for a message of `key` in `text`, with one nonce after the other, in every form that the text may have.
 
@@ -51,6 +53,7 @@ def decode(channel: "Channel", text: bytes, key: Key, nonces: Iterable[int], rep
     return search.decode(text_forms(text, channel.prompt, settings), nonces)
 
 
+@usual_torch()
 def decode_with_record(text: bytes, key: Key, record: "Record", prompt: str = "") -> Decoded:
     """Read a text without a model, with the record that `embed` made for it.
 
@@ -62,6 +65,7 @@ def decode_with_record(text: bytes, key: Key, record: "Record", prompt: str = ""
     return search.decode(text_forms(text, prompt, about.settings), [about.nonce])
 
 
+@usual_torch()
 def decode_with_tokenizer(
     tokenizer: "TextTokenizer",
     text: bytes,

@@ -23,6 +23,7 @@ from polar.text.records import About, Record
 from polar.text.scheme import Tokens, UnfitTextError, VariationBound, Writing
 from polar.text.settings import Limits
 from wm_env.common.command import WorkFailedError
+from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.common.progress import Report, no_report
 
 
@@ -63,6 +64,7 @@ class Embedded:
         )
 
 
+@usual_torch()
 def embed(
     channel: Channel,
     message: Message,
@@ -110,6 +112,7 @@ def embed(
     )
 
 
+@usual_torch()
 def embed_with_retries(
     channel: Channel,
     message: Message,

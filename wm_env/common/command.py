@@ -115,7 +115,7 @@ def quitting_on_interrupt(module: str) -> Iterator[None]:
 
     The environment of the command is settled too. Matplotlib needs no backend, the bar no settings, and a help some
     columns, without which the library that draws it never ends. Threads of OpenMP that wait sleep, since threads that
-    spin take the core from the other thread where cores are shared.
+    spin take the core from the other thread where cores are shared. A current folder that has been removed is refused.
 
     Made for imports, where there is nothing to clean up: Python's KeyboardInterrupt comes out of the middle of an
     import as a long traceback, or as another error of the library. Where Ctrl-C is ignored, it stays so. A help that
@@ -127,6 +127,7 @@ def quitting_on_interrupt(module: str) -> Iterator[None]:
         return
     for name in [name for name in os.environ if name == "MPLBACKEND" or name.startswith("TQDM_")]:
         del os.environ[name]
+    _check_current_folder()
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and 0 < int(columns) < _LEAST_COLUMNS:  # 0 says that the width is not known
         os.environ["COLUMNS"] = str(_LEAST_COLUMNS)
@@ -150,6 +151,14 @@ def quitting_on_interrupt(module: str) -> Iterator[None]:
     finally:
         if quits:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _check_current_folder() -> None:
+    """End the process with one line if its current folder has been removed: a library of torch would abort it."""
+    try:
+        os.getcwd()
+    except OSError:
+        sys.exit(tell_failure(ValueError("the current folder has been removed: change to one that is there")))
 
 
 class WorkFailedError(RuntimeError):

@@ -74,11 +74,13 @@ def read_tensors(path: Path, file_format: FileFormat) -> tuple[Arrays, Any]:
     """Read what `write_tensors` wrote.
 
     Raises:
-        FileNotFoundError, IsADirectoryError: no such file.
+        FileNotFoundError, FileExistsError, IsADirectoryError: no such file.
         ValueError: the file is damaged, cut short or changed, is of another kind or of another version.
     """
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a file of kind {file_format.kind}")
+    if path.exists() and not path.is_file():
+        raise FileExistsError(f"{path} is a device or a pipe: name a {file_format.kind} file")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such {file_format.kind} file")
     try:

@@ -26,6 +26,7 @@ from wm_env.common.files import (
     read_all,
     read_file,
 )
+from wm_env.common.foreign.encodings import text_of
 from wm_env.common.help import paragraph_help
 
 FIRST_NONCES = 128
@@ -339,3 +340,18 @@ def read_input(path: Path, most: int = MOST_BYTES) -> bytes:
     if is_closed(sys.stdin):
         raise ValueError("standard input is closed: name a file instead of -")
     return read_all(sys.stdin.buffer, "standard input", most)
+
+
+def read_received(path: Path) -> bytes:
+    """The bytes of a received text, as `read_input` reads them.
+
+    Raises:
+        ValueError: as there, or they are no text in UTF-8 or in what their byte-order mark says.
+        OSError: it cannot be read.
+    """
+    data = read_input(path)
+    try:
+        text_of(data)
+    except ValueError as error:
+        raise ValueError(f"{path} is {error}, or give another file") from None
+    return data

@@ -48,6 +48,8 @@ def read_seen(path: Path) -> tuple[Seen, ...]:
     """
     if not path.exists():
         return ()
+    if not path.is_file():
+        raise FileExistsError(f"{path} is a folder, a device or a pipe: name another --ledger")
     try:
         values = read_json(path)
         if values.get("kind") != _KIND:

@@ -53,7 +53,7 @@ def shell_main(redirection, *lines):
 
 @pytest.mark.parametrize(
     ("name", "library"),
-    [(name, "torch") for name in COMMANDS] + [(name, "gymnasium") for name in ("train", "evaluate", "polar")],
+    [(name, library) for name in COMMANDS for library in ("torch", "gymnasium")],
 )
 def test_an_import_is_interrupted_with_one_line(tmp_path, name, library):
     command = COMMANDS[name]
@@ -201,11 +201,28 @@ def test_the_help_and_wrong_words_of_a_command_line(monkeypatch):
         assert not set("\x1b\x07\x9b\u202e") & set(done.stderr)
 
 
-def test_lines_of_a_command_show_what_is_in_them():
+def test_lines_of_a_command_show_what_is_in_them(monkeypatch):
     done = shell_main("", r"tell('a\x1b\nb'), say('a\x1b\nb')", "return 0")
     assert (done.returncode, done.stdout, done.stderr) == (0, "a\\x1b\nb\n", "a\\x1b\\nb\n")
-    done = shell_main("", "sys.stdout.reconfigure(encoding='ascii')", r"say('\u6c34'), print('\u6c34')", "return 0")
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = shell_main("", r"say('\u6c34'), print('\u6c34')", "return 0")
     assert (done.returncode, done.stdout, done.stderr) == (0, "\\u6c34\n" * 2, "")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_current_folder_that_was_removed_is_told_in_one_line(name, tmp_path):
+    (tmp_path / "gone").mkdir()
+    first, *rest = COMMANDS[name]
+    words = [str(ROOT / first) if first.endswith(".py") else first, *rest]
+    done = subprocess.run(
+        ["sh", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', tmp_path / "gone", sys.executable, *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    line = "error: the current folder has been removed: change to one that is there\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
 def test_how_a_command_ends():

@@ -134,7 +134,7 @@ def test_json_files_that_are_refused(tmp_path):
     path = tmp_path / "a.json"
     for content, says in (
         (b"[" * 100_000, "is not JSON: nested too deeply"),
-        (b"\xff", "is not JSON"),
+        (b"\xff", "is not UTF-8 text"),
         (b"[]", r"is \[\], an object is needed"),
     ):
         path.write_bytes(content)

@@ -184,7 +184,9 @@ def matrix_peak(device: torch.device, dtype: torch.dtype) -> float:
     """Floating-point operations per second of large matrix products, half a second of them, on this device now."""
     side = 8192 if device.type == "cuda" else 1024
     generator = torch.Generator(device).manual_seed(0)
-    left, right = (torch.randn(side, side, device=device, generator=generator).to(dtype) for _ in range(2))
+    left, right = (
+        torch.randn(side, side, device=device, generator=generator, dtype=torch.float32).to(dtype) for _ in range(2)
+    )
     product = torch.empty_like(left)
     done, seconds = _repeat(lambda: torch.mm(left, right, out=product), device, seconds=0.5)
     return 2.0 * side**3 * done / seconds

@@ -12,6 +12,7 @@ import torch
 
 from wm_env.common.checks import check_known
 from wm_env.common.files import first_line, read_json
+from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.common.json_values import read_as
 from wm_env.common.threads import one_thread_after_fork
 from wm_env.lm.models.exact.checkpoint import open_source, write_integers
@@ -29,6 +30,7 @@ _DECODERS = ("llada", "Dream")
 """Values of model_type that are no encoders."""
 
 
+@usual_torch()
 def load_lm(
     source: str | Path,
     *,

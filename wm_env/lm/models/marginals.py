@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from wm_env.common.foreign.torch_settings import usual_device
 from wm_env.common.threads import torch_threads
 from wm_env.lm.models.exact.law import probabilities
 from wm_env.lm.models.exact.network import ExactNetwork
@@ -12,6 +13,7 @@ from wm_env.lm.models.llada import exact_logits, llada_logits
 from wm_env.lm.models.masked_lm import MaskedLM
 
 
+@usual_device()
 def marginals(lm: MaskedLM, context: tuple[int, ...], count: int, temperature: float) -> Tensor:
     """p_tau(x_t | context, `count` masks) for every one of the masks, the ids of `lm.banned` left out.
 
@@ -31,6 +33,7 @@ def marginals(lm: MaskedLM, context: tuple[int, ...], count: int, temperature: f
     return laws_at(lm, canvas, range(len(context), canvas.shape[1]), temperature)
 
 
+@usual_device()
 @torch.no_grad()
 def laws_at(lm: MaskedLM, canvas: Tensor, positions: Sequence[int], temperature: float) -> Tensor:
     """p_tau(. | canvas) at some positions.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
+from wm_env.common.foreign.torch_settings import check_autocast, usual_device
 from wm_env.common.threads import torch_threads
 from wm_env.lm.models.exact.law import bits_of, log2_ticks
 from wm_env.lm.models.exact.network import VERSION, ExactNetwork
@@ -70,6 +71,7 @@ class MaskedLM:
         """Whether a network in floats has its logits rounded, see `guarded`."""
         return not isinstance(self.network, ExactNetwork) and self.network.dtype == torch.float64
 
+    @usual_device()
     @torch.no_grad()
     def log2_probs(self, canvas: Tensor, position: int, temperature: float) -> Tensor:
         """log2 p_tau(. | canvas) at one position: p_tau = softmax(logits / tau) over the ids that are not banned.
@@ -100,8 +102,9 @@ class MaskedLM:
         """Check that the model can read `canvas`.
 
         Raises:
-            ValueError: it is not (N, T) int64, or longer than `max_length`.
+            ValueError: it is not (N, T) int64, or longer than `max_length`; or autocast would change what is computed.
         """
+        check_autocast(self.banned.device)
         if canvas.ndim != 2 or canvas.dtype != torch.int64 or 0 in canvas.shape:
             raise ValueError(f"canvas must be int64 of shape (N, T), got {canvas.dtype} of shape {tuple(canvas.shape)}")
         if canvas.shape[1] > self.max_length:

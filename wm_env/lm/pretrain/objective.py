@@ -101,7 +101,7 @@ def mask_batch(windows: Tensor, plan: ResponsePlan, mask_id: int, generator: tor
     ratio = plan.stratum + within * plan.width
     counts = ((ratio * plan.responses).long() + 1).minimum(plan.most)
     place = torch.arange(length, device=device)
-    order = torch.rand((rows, length), device=device, generator=generator)
+    order = torch.rand((rows, length), device=device, generator=generator, dtype=torch.float32)
     order = torch.where(plan.ordered[:, None], 1 - place / length, order)
     order = order.masked_fill(place < length - plan.responses[:, None], 2.0)
     masked = order.argsort(dim=1).argsort(dim=1) < counts[:, None]

@@ -85,6 +85,25 @@ def test_block_scheme_bits_and_law(run, key, model, tmp_path, monkeypatch):
     assert "was made for another text" in err
 
 
+@pytest.mark.parametrize("command", [["detect"], ["decode", "--scheme", "robust"]])
+def test_ctrl_c_in_a_reader_says_nothing_of_nonces(run, key, tmp_path, monkeypatch, command):
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "_tokenizer", stop)
+    (tmp_path / "text").write_text("a b c")
+    assert run(*command, "--key", key, tmp_path / "text") == (130, b"", "interrupted\n")
+
+
+@pytest.mark.parametrize("option", ["--record", "--ledger"])
+def test_a_pipe_in_the_place_of_a_file_is_refused(run, key, tmp_path, option):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "text").write_text("a b c")
+    code, out, err = run("decode", "--key", key, "--scheme", "robust", option, tmp_path / "pipe", tmp_path / "text")
+    assert (code, out) == (2, b"")
+    assert re.fullmatch(f"error: {tmp_path / 'pipe'} is .*a pipe: name .*\n", err)
+
+
 def test_no_message_is_exit_code_3(run, key, model, tmp_path):
     text = tmp_path / "plain.txt"
     text.write_bytes(b"the they there")

@@ -155,7 +155,7 @@ class _Drawn:
 
     def spread(self, rows: int) -> Tensor:
         """Powers of ten between 1e-6 and 1e4, (rows, 1) float32."""
-        return (10.0 ** (10 * torch.rand(rows, 1, generator=self._generator) - 6)).to(self._device)
+        return (10.0 ** (10 * torch.rand(rows, 1, generator=self._generator, dtype=torch.float32) - 6)).to(self._device)
 
     def rows(self, rows: int, width: int) -> Tensor:
         """float32 rows of all sizes: outliers, one number alone, nothing, ties of the rounding."""
@@ -164,7 +164,7 @@ class _Drawn:
         x[0] = 0.0
         x[1, 1:] = 0.0
         x[2] = -x[2].abs().amax()
-        x[3] = (torch.arange(width, device=self._device) % 4097 - 2048) / 2.0
+        x[3] = (torch.arange(width, device=self._device) % 4097 - 2048).float() / 2.0
         x[3, 0] = 32639.0
         x[4] = 2.0**-60
         return x
