@@ -44,7 +44,10 @@ class SharedSymbols:
 
 
 def shared_symbols(symbol: Tensor) -> SharedSymbols:
-    """The symbols that several states of a block share; `symbol` as in `BlockLaw`."""
+    """The candidates whose token block is a candidate of another state too; `symbol` as in `BlockLaw`.
+
+    Of a batch of laws, those that are shared in any law of the batch.
+    """
     place = symbol.clamp_min(0).flatten(0, 1)
     symbols = int(place.max()) + 1
     present = (symbol >= 0).flatten(0, 1).long()

@@ -138,7 +138,7 @@ def read_task(folder: RunFolder) -> RunTask:
 
 
 def check_there(run: FinishedRun) -> None:
-    """Check that a run is still in its folder, before what is written would make an empty folder of its name.
+    """Check that a run is still in its folder. For use before writing: a removed folder would come back empty.
 
     Raises:
         WorkFailedError: it was removed or renamed.

@@ -118,7 +118,7 @@ class StateTree:
 
 
 def number_paths(tree: StateTree) -> tuple[Ints, ...]:
-    """Number of the symbols received up to candidate x of state s, (N, Q) for every block; -1 where padded.
+    """An id for the sequence of symbols up to and with candidate x of state s, (N, Q) for every block; -1 where padded.
 
     States that share the symbols of the earlier blocks, such as two prompts with equal replies, share numbers.
     """

@@ -129,7 +129,10 @@ def decision_table(decoder: str, code: BlockCode, words: Tensor, labels: LabelEv
 
 
 def likeliest_words(words: Tensor, labels: LabelEvidence, code: BlockCode) -> Tensor:
-    """argmax_w P(w | o, e), the posterior of the message; no decoder has a smaller block error."""
+    """The likeliest word of the message for each observation o and number e of surplus keys: argmax_w P(w | o, e).
+
+    The first of words that tie. No decoder has a smaller block error.
+    """
     return likeliest(words)
 
 

@@ -45,12 +45,12 @@ def marginal_action(logits: Tensor, cover: Tensor, label: Tensor, shape: tuple[i
 
 
 def log_jacobian(log_marginal: Tensor) -> Tensor:
-    """ln of the factor by which softmax changes volumes, from logits that sum to 0 to laws; natural logarithm.
+    """Natural log of the factor by which softmax, as a map from logits that sum to 0 to laws, changes volumes.
 
     softmax forgets the mean of its Q logits, so it is a bijection from the hyperplane of logits with sum 0 onto the
     laws without a zero, whose derivative diag(q) - q q' has the volume Q q_1 ... q_Q on that hyperplane. A policy's
-    density in the space of laws is its density of centred logits divided by this factor. The factor depends on what was
-    sampled only, so it cancels in every probability ratio: PPO on logits is PPO on laws.
+    density in the space of laws is its density of centred logits divided by this factor. The factor depends on the
+    sampled action only, not on the policy, so it cancels in PPO's ratios: PPO on logits is PPO on laws.
 
     Args:
         log_marginal: ln q, shape (..., Q), finite.

@@ -55,7 +55,7 @@ class Codebook:
 
 
 def letter(law: BlockLaw) -> Letter:
-    """The letter law of one-token `law`, over the union of its states' tokens.
+    """A law of one-token blocks, written over the tokens of all its states together.
 
     Raises:
         ValueError: a label that some state never uses; the likelihood encoder may then find no word for a state.

@@ -161,8 +161,8 @@ def capacity(cover: Cover) -> float:
 def corollary(vocabulary: int, labels: int = 2) -> Corollary:
     """The rate of a balanced partition of the vocabulary under `pair_cover`.
 
-    The share of the C(V,2) pairs whose tokens lie in different parts; for two labels floor(V^2/4) / C(V,2), the paper's
-    Corollary, for more the edges of a Turan graph.
+    It is the share of the C(V,2) pairs of tokens that the partition separates. With two labels that is
+    floor(V^2/4) / C(V,2), the paper's Corollary; with more it is the number of edges of a Turan graph over C(V,2).
 
     Raises:
         ValueError: fewer than 2 tokens or no label.
