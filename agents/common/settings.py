@@ -24,8 +24,8 @@ class PolicySettings:
     """Size and start of the softmax policy."""
 
     embedding: int | None = 64
-    """D, numbers that every (state, block) has of its own, with heads that all states share, as in the paper; None: a
-    table, every state has its own logits and shares nothing."""
+    """D, numbers that every (state, block) has of its own, with heads that all states share, as in the paper; None, in
+    Python alone: a table, every state has its own logits and shares nothing."""
     common: float = 0.9
     """Share of the variance of the initial embeddings, of the logits in a table, that all states have in common, in
     [0, 1]."""

@@ -22,7 +22,7 @@ from agents.common.settings import AgentSettings, RunSettings
 from agents.common.table import AGENTS, agent_of, run_settings_from_json
 from agents.training.loop import fit
 from wm_env.common.files import check_writable
-from wm_env.common.foreign.torch_settings import usual_torch
+from wm_env.common.foreign.torch_settings import usual_torch, with_gradients
 from wm_env.common.threads import torch_threads
 from wm_env.criteria.costs import cost_of
 from wm_env.criteria.objectives import Objective, make_objective
@@ -127,6 +127,9 @@ def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> 
     _check_device(settings)
     problem = problem_of(folder, settings, read_config(folder)["tree_fingerprint"])
     _check_discount(settings, problem)
+    for file in (folder.law, folder.checkpoint, folder.summary, folder.metrics):
+        if file.is_dir():
+            raise IsADirectoryError(f"{file} is a folder where a file of the run will be: remove it")
     begun = folder.checkpoint.exists()
     if not begun and folder.law.exists():
         raise FileNotFoundError(f"{folder.checkpoint} is missing: put it back, or start a new run")
@@ -146,6 +149,7 @@ def problem_of(folder: RunFolder, settings: RunSettings, fingerprint: str) -> Pr
 
 
 @usual_torch()
+@with_gradients()
 def train(run: Run, track: str | None = None) -> Evaluation:
     """Find a law with the agent of the settings and write it to the run folder.
 

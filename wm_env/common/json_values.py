@@ -88,6 +88,15 @@ def _read(kind: Any, value: Any, source: object, name: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return _read_fields(kind, _read(dict, value, source, name), source, name)
     origin, parts = get_origin(kind), get_args(kind)
+    if origin is dict and parts[1:] != (Any,):
+        values = _read(dict, value, source, name)
+        return {key: _read(parts[1], item, source, f"{name}.{key}" if name else key) for key, item in values.items()}
+    if origin is tuple and Ellipsis not in parts:
+        items = _read(list, value, source, name)
+        if len(items) != len(parts):
+            raise ValueError(f"{source}{name and f': {name}'} has {len(items)} entries, {len(parts)} are needed")
+        places = zip(parts, items, strict=True)
+        return tuple(_read(part, item, source, f"{name}[{place}]") for place, (part, item) in enumerate(places))
     if origin is tuple:
         items = _read(list, value, source, name)
         return tuple(_read(parts[0], item, source, f"{name}[{place}]") for place, item in enumerate(items))

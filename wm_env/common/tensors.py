@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from wm_env.common.files import fingerprint, first_line
+from wm_env.common.json_values import entry, parse_json
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -85,14 +86,18 @@ def read_tensors(path: Path, file_format: FileFormat) -> tuple[Arrays, Any]:
         raise FileNotFoundError(f"{path}: no such {file_format.kind} file")
     try:
         with safe_open(path, framework="numpy") as file:
-            header = json.loads((file.metadata() or {}).get(_HEADER, "{}"))
+            try:
+                header = parse_json((file.metadata() or {}).get(_HEADER, "{}"), "its header")
+            except ValueError as error:
+                raise unreadable(path, file_format.kind, error) from None
             kind = header.get("kind") if isinstance(header, dict) else None
             if kind != file_format.kind:
                 raise ValueError(f"{path} is no {file_format.kind} file{f' but one of {kind!r}' if kind else ''}")
-            if header["version"] != file_format.version:
-                writer = file_format.earlier.get(header["version"])
+            version = entry(header, "version", int, path)
+            if version != file_format.version:
+                writer = file_format.earlier.get(version)
                 raise ValueError(
-                    f"{path} has format version {header['version']}{f' of {writer}' if writer else ''}, this program "
+                    f"{path} has format version {version}{f' of {writer}' if writer else ''}, this program "
                     f"reads {file_format.version}: make it again"
                 )
             names = list(file.keys())
@@ -100,9 +105,13 @@ def read_tensors(path: Path, file_format: FileFormat) -> tuple[Arrays, Any]:
                 if (declared := file.get_slice(name).get_dtype()) not in _TYPES:
                     raise ValueError(f"{path}: tensor {name} is of type {declared}, which no {file_format.kind} has")
             arrays = {name: file.get_tensor(name) for name in names}
-    except (SafetensorError, KeyError, json.JSONDecodeError, RecursionError, OSError) as error:
+    except (SafetensorError, KeyError, OSError) as error:
         raise unreadable(path, file_format.kind, error) from None
-    if fingerprint(arrays, {"meta": header.get("meta")}) != header.get("fingerprint"):
+    try:
+        is_unchanged = fingerprint(arrays, {"meta": header.get("meta")}) == header.get("fingerprint")
+    except ValueError as error:  # halves of characters, or numbers without end
+        raise unreadable(path, file_format.kind, error) from None
+    if not is_unchanged:
         raise ValueError(
             f"{path} was changed after it was written (fingerprint differs): make it again or copy it again"
         )

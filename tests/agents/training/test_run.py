@@ -321,3 +321,14 @@ def test_new_ends_are_checked(tree, tmp_path):
 )
 def test_folders_are_called_by_what_was_asked(change, preset, name):
     assert run_name(RunSettings(**change), preset) == name
+
+
+@pytest.mark.parametrize("name", ["law", "summary", "metrics", "checkpoint"])
+def test_a_folder_in_the_place_of_a_file_is_refused_before_the_work(tree, tmp_path, name):
+    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
+    train(run)
+    file = getattr(run.folder, name)
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(IsADirectoryError, match=f"{file.name} is a folder where a file of the run will be: remove it"):
+        resumed(tmp_path / "run", 6)

@@ -100,3 +100,17 @@ def test_entries():
     for values, says in (({}, "f: a is missing"), ([], "f is"), (None, "f is None"), ({"a": None}, "f: a is None")):
         with pytest.raises(ValueError, match=says):
             entry(values, "a", int, "f")
+
+
+def test_what_an_object_holds_is_looked_at_too():
+    kind = dict[str, tuple[str, int]]
+    assert read_as(kind, {"a": ["int8", 3]}, "file") == {"a": ("int8", 3)}
+    for value, line in [
+        ({"a": None}, r"file: shapes\.a is None, a list is needed"),
+        ({"a": ["int8"]}, r"file: shapes\.a has 1 entries, 2 are needed"),
+        ({"a": [3, 3]}, r"file: shapes\.a\[0\] is 3, text is needed"),
+        ({"a": ["int8", "3"]}, r"file: shapes\.a\[1\] is '3', an integer is needed"),
+        ([], r"file: shapes is \[\], an object is needed"),
+    ]:
+        with pytest.raises(ValueError, match=line):
+            read_as(kind, value, "file", "shapes")

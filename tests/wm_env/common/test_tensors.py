@@ -121,3 +121,18 @@ def test_tensors_of_types_that_numpy_lacks_are_refused_by_name(tmp_path, declare
     with pytest.raises(ValueError) as raised:  # noqa: PT011  (the whole line is compared)
         read_tensors(path, APPLES)
     assert str(raised.value) == f"{path}: tensor odd is of type {declared}, which no {APPLES.kind} has"
+
+
+@pytest.mark.parametrize("version", ["[1]", "{}", "true", "null", '"2"', "1" + "0" * 5000])
+def test_a_version_that_is_no_number_is_refused_by_file(tmp_path, version):
+    header = f'{{"kind": "apples", "version": {version}, "meta": null, "fingerprint": ""}}'
+    save_file({"a": np.ones(2)}, tmp_path / "odd", metadata={"covert-watermark": header})
+    with pytest.raises(ValueError, match=r"odd(: version is| is damaged| has format version)"):
+        read_tensors(tmp_path / "odd", APPLES)
+
+
+def test_halves_of_characters_in_the_metadata_are_damage(tmp_path):
+    header = '{"kind": "apples", "version": 2, "meta": "\\ud800", "fingerprint": ""}'
+    save_file({"a": np.ones(2)}, tmp_path / "half", metadata={"covert-watermark": header})
+    with pytest.raises(ValueError, match=r"half is damaged or cut short"):
+        read_tensors(tmp_path / "half", APPLES)

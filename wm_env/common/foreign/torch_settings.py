@@ -1,4 +1,4 @@
-"""Settings of torch that a program may have changed for itself: its default device, and autocast.
+"""Settings of torch that a program may have changed for itself: its default device, autocast, gradients.
 
 Free of torch: what has not been imported has no settings, and a receiver without a model does without.
 """
@@ -30,7 +30,10 @@ def usual_device() -> Iterator[None]:
 
 @contextmanager
 def usual_torch() -> Iterator[None]:
-    """`usual_device`, and autocast is off: no number depends on what a program has set for itself."""
+    """`usual_device`, and autocast and inference mode are off: no number depends on what a program has set for itself.
+
+    A tensor that is made in inference mode has no gradient ever after, so a learner must not be made in it.
+    """
     torch = sys.modules.get("torch")
     if torch is None:
         yield
@@ -40,6 +43,15 @@ def usual_torch() -> Iterator[None]:
         for device in _DEVICES:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        yield
+
+
+@contextmanager
+def with_gradients() -> Iterator[None]:
+    """Gradients are computed, also where a program has switched them off for itself."""
+    with sys.modules["torch"].enable_grad():
         yield
 
 

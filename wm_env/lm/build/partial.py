@@ -51,7 +51,7 @@ def read_parts(folder: Path, law: Mapping[str, Any], vocabulary: Mapping[int, by
     pools: dict[Context, Pool] = {}
     for path in sorted(folder.glob("*.safetensors")):
         arrays, stored = read_tensors(path, PART_FORMAT)
-        if stored == law:
+        if stored == law and arrays.keys() == _NAMES:
             pools.update(_unpack(arrays, vocabulary))
     return pools
 
@@ -78,9 +78,10 @@ def _laws(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any] | None]]:
     """Every part with its law, None if it is damaged."""
     for path in sorted(folder.glob("*.safetensors")):
         try:
-            yield path, read_tensors(path, PART_FORMAT)[1]
+            arrays, law = read_tensors(path, PART_FORMAT)
         except ValueError:
-            yield path, None
+            arrays, law = {}, None
+        yield path, law if isinstance(law, dict) and arrays.keys() == _NAMES else None
 
 
 def save_part(folder: Path, law: Mapping[str, Any], contexts: Sequence[Context], pools: Sequence[Pool]) -> None:
@@ -96,6 +97,10 @@ def save_part(folder: Path, law: Mapping[str, Any], contexts: Sequence[Context],
 def delete_parts(folder: Path) -> None:
     """Remove `folder` when the tree is written."""
     shutil.rmtree(folder)
+
+
+_NAMES = {"contexts", "sizes", "tokens", "log2_prob", "cover", "exact", "merged", "dropped"}
+"""The arrays of a part; a file without them is damaged."""
 
 
 def _pack(contexts: Sequence[Context], pools: Sequence[Pool]) -> Arrays:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from wm_env.common.files import fingerprint
+from wm_env.lm.models.exact.products import product_precision
 from wm_env.lm.models.masked_lm import MaskedLM
 
 
@@ -67,12 +68,17 @@ def stack_of(lm: MaskedLM) -> Stack:
 
 
 def reductions(device: torch.device) -> str:
-    """Settings of the process that change numbers in floats: autocast, and float32 products of less precision."""
+    """Settings of the process that change numbers in floats: autocast, float32 products of less precision, and ways to
+    compute attention that were switched off."""
     found = ""
     if torch.is_autocast_enabled(device.type):
         found += f", autocast to {str(torch.get_autocast_dtype(device.type)).removeprefix('torch.')}"
-    if (precision := torch.get_float32_matmul_precision()) != "highest":
+    if precision := product_precision(device):
         found += f", products of {precision} precision"
+    ways = ("flash", "mem_efficient", "math", "cudnn")
+    off = [way for way in ways if not getattr(torch.backends.cuda, f"{way}_sdp_enabled")()]
+    if off:
+        found += f", attention without {' and '.join(off)}"
     return found
 
 

@@ -26,6 +26,7 @@ from wm_env.lm.models.marginals import marginals
 CONSTANTS = {
     "primal-dual": LearnerSettings(evaluate_every=2),
     "primal-dual by row": LearnerSettings(evaluate_every=2, second_moment="row"),
+    "primal-dual autograd": LearnerSettings(evaluate_every=2),
     "ppo": PPOSettings(copies=2, evaluate_every=2),
     "planner": None,
 }
@@ -54,6 +55,8 @@ CHANGES = {
     "float16": lambda: default_dtype(torch.float16),
     "meta": lambda: default_device("meta"),
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "no gradients": torch.no_grad,
+    "inference": torch.inference_mode,
 }
 
 
@@ -65,6 +68,8 @@ def trained(agent, tree, folder):
     )
     if CONSTANTS[agent] is not None:
         settings = dataclasses.replace(settings, constants=CONSTANTS[agent])
+    if agent.endswith("autograd"):
+        settings = dataclasses.replace(settings, gradient="autograd")
     found = train(start_run(folder, settings, []))
     return found.rate, found.cost
 

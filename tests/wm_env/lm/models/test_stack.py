@@ -1,11 +1,14 @@
 """A receiver on another stack: the right message or none, and the stack by name; never a wrong message."""
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 import torch
 import transformers
 from ascii_lm import write_ascii_lm
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from polar import __main__ as command
 from polar.text.channel import open_channel
@@ -53,7 +56,7 @@ def test_a_stack_in_floats_names_what_reduces_its_numbers(folder):
         assert stack_of(lm).numbers == "float32, autocast to bfloat16"
     torch.set_float32_matmul_precision("medium")
     try:
-        assert stack_of(lm).numbers == "float32, products of medium precision"
+        assert stack_of(lm).numbers == "float32, products of bf16 precision"
         assert stack_of(exact) == unchanged
     finally:
         torch.set_float32_matmul_precision("highest")
@@ -102,3 +105,24 @@ def test_both_ends_are_named(folder, other, tmp_path, capsysbinary):
     assert (code, out) == (3, b"")
     assert f"read with {stack_of(load_lm(other))}" in err
     assert "record" in err
+
+
+def test_ways_of_attention_that_are_switched_off_are_part_of_a_float_stack(folder):
+    lm, exact = load_lm(folder, arithmetic="float"), load_lm(folder)
+    usual = stack_of(lm), stack_of(exact)
+    with sdpa_kernel(SDPBackend.MATH):
+        assert "attention without flash and mem_efficient" in str(stack_of(lm))
+        assert stack_of(lm).fingerprint != usual[0].fingerprint
+        assert stack_of(exact) == usual[1]
+    assert stack_of(lm) == usual[0]
+
+
+def test_products_that_were_reduced_through_the_newer_interface_are_seen(folder):
+    """In a process of its own: torch does not let a program go back to the older interface."""
+    program = (
+        "import sys, torch; torch.backends.mkldnn.matmul.fp32_precision = 'bf16'\n"
+        "from wm_env.lm.models.load import load_lm; from wm_env.lm.models.stack import stack_of\n"
+        "print(stack_of(load_lm(sys.argv[1], arithmetic='float')).numbers)"
+    )
+    run = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=True)
+    assert run.stdout == "float32, products of bf16 precision\n"

@@ -178,11 +178,10 @@ def _is_exact(form: Form, kind: Kind, device: str | torch.device, columns: int) 
     return True
 
 
-def check_float32(device: torch.device) -> None:
-    """Check that a float32 product of this process is one.
+def product_precision(device: torch.device) -> str | None:
+    """What float32 products are reduced to on a device, such as "tf32"; None if they are not.
 
-    Raises:
-        NotExactError: TF32 or bfloat16 products are switched on.
+    Asked backend by backend, because torch refuses to sum up settings that were made through its newer interface.
     """
     backend = torch.backends.cuda if device.type == "cuda" else torch.backends.mkldnn
     matmul = getattr(backend, "matmul", None)
@@ -192,7 +191,16 @@ def check_float32(device: torch.device) -> None:
             precision = torch.get_float32_matmul_precision()
         elif device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
             precision = "tf32"
-    if precision not in (None, "ieee", "none"):
+    return None if precision in (None, "ieee", "none") else str(precision)
+
+
+def check_float32(device: torch.device) -> None:
+    """Check that a float32 product of this process is one.
+
+    Raises:
+        NotExactError: TF32 or bfloat16 products are switched on.
+    """
+    if precision := product_precision(device):
         raise NotExactError(
             f"float32 products are reduced to {precision} here, which changes the numbers: "
             'call torch.set_float32_matmul_precision("highest")'
