@@ -46,13 +46,15 @@ class Lane:
 
         Raises:
             BusyError: too many wait.
-            GoneError: who asked has hung up; the work is cancelled.
+            GoneError: who asked has hung up, or the server ends; the work is cancelled.
         """
         if self.inside >= self._most:
             raise BusyError(f"{self.inside} texts are being {self._name} or wait to be: try again later")
         self.inside += 1
         try:
             return await _while_there(request, self._in_turn(work))
+        except asyncio.CancelledError:
+            raise GoneError("the server ends: try again later") from None
         finally:
             self.inside -= 1
 

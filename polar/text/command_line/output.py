@@ -1,5 +1,6 @@
 """What the commands write to standard output: texts, and messages that a terminal may be shown."""
 
+import codecs
 import sys
 from pathlib import Path
 
@@ -18,9 +19,10 @@ def write_message(message: Message) -> None:
     if isinstance(message, BitString):
         write_output(str(message).encode(), newline=True)
         return
-    if sys.stdout.isatty() and not is_plain_text(message):
+    if sys.stdout.isatty() and not (is_plain_text(message) and _is_read_as_sent(message)):
+        what = f"that are no {sys.stdout.encoding}" if is_plain_text(message) else "that are no plain text"
         raise WorkFailedError(
-            f"the message is {len(message)} bytes that are no plain text, which a terminal could take for commands: "
+            f"the message is {len(message)} bytes {what}, which a terminal could take for commands: "
             "give the same command again with > FILE behind it"
         )
     write_output(message, newline=not message.endswith(b"\n"))
@@ -32,7 +34,7 @@ def write_text_sent(text: str) -> None:
     Raises:
         WorkFailedError: a model wrote what a terminal might take for commands, and standard output is one.
     """
-    if sys.stdout.isatty() and not is_plain_text(text.encode()):
+    if sys.stdout.isatty() and not (is_plain_text(text.encode()) and _is_read_as_sent(text.encode())):
         raise WorkFailedError("the text has letters that a terminal could take for commands: add > FILE")
     write_output(text.encode(), newline=True)
 
@@ -50,6 +52,11 @@ def is_plain_text(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return all(letter in "\t\n" or is_shown(letter) for letter in text)
+
+
+def _is_read_as_sent(data: bytes) -> bool:
+    """Whether standard output takes UTF-8 for the letters that it spells. In Latin-1 some of its bytes are controls."""
+    return data.isascii() or codecs.lookup(sys.stdout.encoding).name == "utf-8"
 
 
 def write_output(data: bytes, newline: bool) -> None:

@@ -40,6 +40,19 @@ def test_work_is_done_in_turn_and_too_much_of_it_refused():
     asyncio.run(play())
 
 
+def test_work_that_the_end_of_the_server_cuts_off_is_refused():
+    async def play():
+        lane = Lane("read", 1, 2)
+        task = asyncio.create_task(lane.run(request(), asyncio.Event().wait))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(GoneError, match="the server ends"):
+            await task
+        assert lane.inside == 0
+
+    asyncio.run(play())
+
+
 def test_work_of_those_who_hang_up_is_cancelled_and_others_have_their_turn():
     async def play():
         lane, gone, cancelled = Lane("read", 1, 2), asyncio.Event(), []

@@ -541,10 +541,10 @@ def run_command(folder, arguments):
     return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
 
 
-def on_a_terminal(monkeypatch, message, write=output.write_message):
+def on_a_terminal(monkeypatch, message, write=output.write_message, encoding="utf-8"):
     """What `write` shows of a message on a terminal."""
     ours, theirs = pty.openpty()
-    with os.fdopen(theirs, "w") as terminal:
+    with os.fdopen(theirs, "w", encoding=encoding) as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
         try:
             write(message)
@@ -580,6 +580,17 @@ def test_bytes_that_are_no_plain_text_stay_off_a_terminal(monkeypatch, capfdbina
         on_a_terminal(monkeypatch, message)
     output.write_message(message)
     assert capfdbinary.readouterr().out == message
+
+
+def test_letters_whose_bytes_another_terminal_takes_for_controls_stay_off_it(monkeypatch):
+    message = "ě31m".encode()  # its second byte is the control sequence introducer of Latin-1
+    assert b"\x9b" in message
+    assert on_a_terminal(monkeypatch, message) == message + b"\n"
+    assert on_a_terminal(monkeypatch, b"31m", encoding="latin-1") == b"31m\n"
+    with pytest.raises(WorkFailedError, match=r"5 bytes that are no latin-1, .* > FILE"):
+        on_a_terminal(monkeypatch, message, encoding="latin-1")
+    with pytest.raises(WorkFailedError, match="add > FILE"):
+        on_a_terminal(monkeypatch, message.decode(), output.write_text_sent, "latin-1")
 
 
 def test_a_passage_of_a_document_commands_no_terminal(monkeypatch, capfdbinary):
