@@ -84,11 +84,20 @@ def say(text: str) -> None:
     What a terminal would take for a command is spelt out, as by `visible`, but for line ends; and so is what the
     encoding of the output does not have, as in \\u6c34.
     """
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
-        print(visible(text, kept="\n").encode(encoding, "backslashreplace").decode(encoding), flush=True)
+        show(text)
     except BrokenPipeError:
         silence_output()
+
+
+def show(text: str) -> None:
+    """As `say`, for a command whose output is all that it makes: once nobody reads any more, its work is over.
+
+    Raises:
+        BrokenPipeError: nobody reads, which `exit_code` takes for the end.
+    """
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(visible(text, kept="\n").encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 def silence_output() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from wm_env.common.command import exit_code, quitting_on_interrupt, run_command, say
+from wm_env.common.command import exit_code, quitting_on_interrupt, run_command, show
 from wm_env.common.files import check_seed
 
 with quitting_on_interrupt(__name__):
@@ -187,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> None:
         for line in quality_lines(options):
-            say(line)
+            show(line)
 
     return exit_code(work)
 

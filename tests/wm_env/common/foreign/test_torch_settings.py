@@ -2,6 +2,7 @@
 
 import dataclasses
 from contextlib import contextmanager
+from functools import cache
 
 import gymnasium as gym
 import pytest
@@ -74,10 +75,16 @@ def trained(agent, tree, folder):
     return found.rate, found.cost
 
 
+@pytest.fixture(scope="module")
+def usually(small_tree_file, tmp_path_factory):
+    """What an agent finds where nothing was changed, once for each."""
+    return cache(lambda agent: trained(agent, small_tree_file, tmp_path_factory.mktemp("usual") / "run"))
+
+
 @pytest.mark.parametrize("agent", CONSTANTS)
 @pytest.mark.parametrize("change", CHANGES)
-def test_training_is_the_same(agent, change, small_tree_file, tmp_path):
-    usual = trained(agent, small_tree_file, tmp_path / "usual")
+def test_training_is_the_same(agent, change, small_tree_file, usually, tmp_path):
+    usual = usually(agent)
     with CHANGES[change]():
         assert trained(agent, small_tree_file, tmp_path / "changed") == usual
 
