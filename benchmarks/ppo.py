@@ -19,6 +19,7 @@ with quitting_on_interrupt(__name__):
     from stable_baselines3 import PPO
     from stable_baselines3.common.logger import configure
     from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
+    from transfer import play
 
     from agents.common.evaluation import Evaluation
     from agents.ppo_lagrangian.agent import AGENT
@@ -121,24 +122,19 @@ def stock(options: Options, arguments: dict[str, Any], seed: int) -> Result:
     env = Penalised(options.penalty, copies, **arguments)
     model = PPO("MultiInputPolicy", env, n_steps=32, batch_size=64, seed=seed, device="cpu")
     begin = time.perf_counter()
-    rate, cost = play(model, arguments)
+    rate, cost = played(model, arguments)
     start = rate
     model.learn((options.iterations or 600) * 2 * copies)
     seconds = time.perf_counter() - begin
-    rate, cost = play(model, arguments)
+    rate, cost = played(model, arguments)
     optimum = CovertWatermarkEnv(**arguments).problem.rate_bound
     return Result("stock-ppo", seed, start, rate, percent_of_optimum(rate, optimum), cost, seconds)
 
 
-def play(model: PPO, arguments: dict[str, Any]) -> tuple[float, float]:
+def played(model: PPO, arguments: dict[str, Any]) -> tuple[float, float]:
+    """What the deterministic policy is worth: rate in bits per text and cost."""
     env = LogitsToSimplices(gym.make("wm_env:CovertWatermarkEnv-v0", **arguments))
-    observation, _ = env.reset()
-    rate, done = 0.0, False
-    while not done:
-        action, _ = model.predict(observation, deterministic=True)
-        observation, reward, done, _, info = env.step(action)
-        rate += float(reward)
-    return rate, info["cost_so_far"]
+    return play(lambda observation, _: model.predict(observation, deterministic=True)[0], env)
 
 
 def percent(evaluation: Evaluation, env: CovertWatermarkEnv) -> float:

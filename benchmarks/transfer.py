@@ -6,19 +6,21 @@ environment's are; the optimum is that of the tree. A tree is "news", a file of 
 """
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from command import MANY, run_benchmark, within
 
 from wm_env.common.command import quitting_on_interrupt
 
 with quitting_on_interrupt(__name__):
+    import gymnasium as gym
     import numpy as np
     import torch
     from scipy.stats import entropy
 
-    from agents.common.learner import TrainedPolicy
     from agents.training.policy import load_policy
     from wm_env.common.arguments import parse
     from wm_env.env import CovertWatermarkEnv
@@ -46,7 +48,7 @@ class Options:
     """Of synthetic trees."""
 
 
-def play(policy: TrainedPolicy, env: CovertWatermarkEnv) -> tuple[float, float]:
+def play(policy: Callable[[Any, Any], Any], env: gym.Env[Any, Any]) -> tuple[float, float]:
     """Rate in bits per text and cost of one episode."""
     observation, _ = env.reset()
     rate, ended = 0.0, False

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wm_env.common.files import write_atomically
-from wm_env.common.foreign.visible import visible
+from wm_env.common.foreign.visible import spelt, visible
 
 
 @contextmanager
@@ -68,12 +68,8 @@ def figure_text(text: str) -> str:
     `visible` spells out.
     """
     known = get_font(findfont(FontProperties())).get_charmap()
-    letters = (letter if letter == "\n" or ord(letter) in known else _spelt(letter) for letter in visible(text, "\n"))
+    letters = (letter if letter == "\n" or ord(letter) in known else spelt(letter) for letter in visible(text, "\n"))
     return "".join(letters).replace("$", r"\$")
-
-
-def _spelt(letter: str) -> str:
-    return letter.encode("ascii", "backslashreplace").decode()
 
 
 def new_figure(title: str, panels: int = 1) -> tuple[Figure, list[Axes]]:

@@ -19,7 +19,7 @@ def write_message(message: Message) -> None:
     if isinstance(message, BitString):
         write_output(str(message).encode(), newline=True)
         return
-    if sys.stdout.isatty() and not (is_plain_text(message) and _is_read_as_sent(message)):
+    if not _is_only_shown(message):
         what = f"that are no {sys.stdout.encoding}" if is_plain_text(message) else "that are no plain text"
         raise WorkFailedError(
             f"the message is {len(message)} bytes {what}, which a terminal could take for commands: "
@@ -34,9 +34,10 @@ def write_text_sent(text: str) -> None:
     Raises:
         WorkFailedError: a model wrote what a terminal might take for commands, and standard output is one.
     """
-    if sys.stdout.isatty() and not (is_plain_text(text.encode()) and _is_read_as_sent(text.encode())):
+    data = text.encode()
+    if not _is_only_shown(data):
         raise WorkFailedError("the text has letters that a terminal could take for commands: add > FILE")
-    write_output(text.encode(), newline=True)
+    write_output(data, newline=True)
 
 
 def write_passage(start: int, end: int, passage: str) -> None:
@@ -54,9 +55,14 @@ def is_plain_text(data: bytes) -> bool:
     return all(letter in "\t\n" or is_shown(letter) for letter in text)
 
 
-def _is_read_as_sent(data: bytes) -> bool:
-    """Whether standard output takes UTF-8 for the letters that it spells. In Latin-1 some of its bytes are controls."""
-    return data.isascii() or codecs.lookup(sys.stdout.encoding).name == "utf-8"
+def _is_only_shown(data: bytes) -> bool:
+    """Whether standard output, if it is a terminal, takes nothing of `data` for a command.
+
+    UTF-8 must be what the terminal reads: in Latin-1 some of its bytes are controls.
+    """
+    if not sys.stdout.isatty():
+        return True
+    return is_plain_text(data) and (data.isascii() or codecs.lookup(sys.stdout.encoding).name == "utf-8")
 
 
 def write_output(data: bytes, newline: bool) -> None:

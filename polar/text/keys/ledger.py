@@ -15,8 +15,6 @@ from wm_env.common.files import (
     fingerprint,
     is_open_as,
     link_target,
-    make_folder,
-    network_file_system,
     read_json,
     write_json,
 )
@@ -24,6 +22,7 @@ from wm_env.common.json_values import read_as
 
 _LEDGER_KIND = "covert-watermark nonces 3"
 _EARLIER = {"covert-watermark nonces 2": "version 0.1"}
+_OTHER = "name another --ledger, and keep to it"
 
 
 @dataclass(frozen=True)
@@ -98,14 +97,8 @@ def open_ledger(path: Path, say: Callable[[str], object] = lambda line: None) ->
         ValueError: the file is not a ledger.
     """
     target = link_target(path)
-    check_output(target, "name another --ledger, and keep to it")
-    make_folder(target.parent)
-    if kind := network_file_system(target.parent):
-        say(
-            f"{target} is on a network file system ({kind}), whose locks may not hold between machines: use this key "
-            "on one machine at a time, or give each a --sender of its own"
-        )
-    with locked_ledger(target, "embed", say) as lock:
+    on_network = "use this key on one machine at a time, or give each a --sender of its own"
+    with locked_ledger(target, "embed", say, on_network, _OTHER) as lock:
         yield NonceLedger(target, _read_ledger(target), lock)
 
 
@@ -121,7 +114,7 @@ def check_ledger(path: Path, nonce: int | None) -> None:
         ValueError: the file is not a ledger, or the nonce is in it.
     """
     target = link_target(path)
-    check_output(target, "name another --ledger, and keep to it")
+    check_output(target, _OTHER)
     if os.path.lexists(lock_of(target)):
         open_lock(target).close()
     used = _read_ledger(target)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from wm_env.common.files import is_open_as, link_target, naming
+from wm_env.common.files import check_output, is_open_as, link_target, make_folder, naming, network_file_system
 
 
 def lock_of(ledger: Path) -> Path:
@@ -17,24 +17,37 @@ def lock_of(ledger: Path) -> Path:
 
 
 @contextmanager
-def locked_ledger(ledger: Path, command: str, say: Callable[[str], object]) -> Iterator[TextIO]:
-    """The open lock of a ledger, held within the context.
+def locked_ledger(
+    ledger: Path,
+    command: str,
+    say: Callable[[str], object],
+    on_network: str = "use it on one machine at a time",
+    other: str = "name another --ledger",
+) -> Iterator[TextIO]:
+    """The open lock of a ledger that will be written, held within the context; its folder is made if it is missing.
 
     Args:
-        ledger: the file, there or not; its folder is there.
+        ledger: the file, there or not.
         command: what else may hold the lock.
-        say: is told if another process holds the lock, before this one waits.
+        say: is told if another process holds the lock, before this one waits, and if locks may not hold there.
+        on_network: what to do where the ledger is on a network file system.
+        other: what to do if the ledger cannot be written.
 
     Raises:
-        OSError: the lock cannot be made, opened or taken; the error names it.
+        OSError: the ledger cannot be written, or the lock cannot be made, opened or taken; the error names it.
     """
+    ledger = link_target(ledger)
+    check_output(ledger, other)
+    make_folder(ledger.parent)
+    if kind := network_file_system(ledger.parent):
+        say(f"{ledger} is on a network file system ({kind}), whose locks may not hold between machines: {on_network}")
     while True:
         with open_lock(ledger) as lock:
             with naming(lock_of(ledger)):
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    say(f"{link_target(ledger)} is in use by another {command}: waiting for it to end")
+                    say(f"{ledger} is in use by another {command}: waiting for it to end")
                     fcntl.flock(lock, fcntl.LOCK_EX)
             # Somebody may have removed it meanwhile, and others lock the next.
             if is_open_as(lock.fileno(), lock_of(ledger)):

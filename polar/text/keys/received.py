@@ -7,7 +7,7 @@ from typing import Any
 
 from polar.text.keys.key import NONCE_LIMIT
 from polar.text.keys.lock import locked_ledger
-from wm_env.common.files import check_output, link_target, make_folder, network_file_system, read_json, write_json
+from wm_env.common.files import link_target, read_json, write_json
 from wm_env.common.json_values import read_as
 
 _KIND = "covert-watermark messages read 1"
@@ -73,14 +73,7 @@ def note_seen(path: Path, new: Seen, say: Callable[[str], object] = lambda line:
         ValueError: it is no such ledger any more.
     """
     target = link_target(path)
-    check_output(target, "name another --ledger")
-    make_folder(target.parent)
-    if kind := network_file_system(target.parent):
-        say(
-            f"{target} is on a network file system ({kind}), whose locks may not hold between machines: read with this "
-            "ledger on one machine at a time"
-        )
-    with locked_ledger(target, "decode", say):
+    with locked_ledger(target, "decode", say, "read with this ledger on one machine at a time"):
         seen = read_seen(target)
         entries: list[dict[str, Any]] = [vars(entry) for entry in dict.fromkeys([*seen, new])]
         write_json(target, {"kind": _KIND, "seen": entries[-MOST_SEEN:]}, mode=0o600)

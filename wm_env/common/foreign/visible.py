@@ -37,10 +37,11 @@ def visible(text: str, kept: str = "") -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(letter if letter in kept or is_shown(letter) else _spelt(letter) for letter in text)
+    return "".join(letter if letter in kept or is_shown(letter) else spelt(letter) for letter in text)
 
 
-def _spelt(letter: str) -> str:
+def spelt(letter: str) -> str:
+    r"""The code of a letter, as in \\u6c34."""
     return letter.encode("unicode_escape").decode("ascii")
 
 

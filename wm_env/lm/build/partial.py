@@ -15,6 +15,9 @@ from wm_env.lm.text import spell
 
 PART_FORMAT = FileFormat(kind="covert-watermark pools", version=1)
 
+_NAMES = {"contexts", "sizes", "tokens", "log2_prob", "cover", "exact", "merged", "dropped"}
+"""The arrays of a part; a file without them is damaged."""
+
 Context = tuple[int, ...]
 
 
@@ -97,10 +100,6 @@ def save_part(folder: Path, law: Mapping[str, Any], contexts: Sequence[Context],
 def delete_parts(folder: Path) -> None:
     """Remove `folder` when the tree is written."""
     shutil.rmtree(folder)
-
-
-_NAMES = {"contexts", "sizes", "tokens", "log2_prob", "cover", "exact", "merged", "dropped"}
-"""The arrays of a part; a file without them is damaged."""
 
 
 def _pack(contexts: Sequence[Context], pools: Sequence[Pool]) -> Arrays:

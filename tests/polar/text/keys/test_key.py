@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from polar.text.keys import ledger as ledger_module
+from polar.text.keys import lock as lock_module
 from polar.text.keys.derivation import KeyStream, MessageKeys
 from polar.text.keys.key import Key, load_key, new_key, save_key
 from polar.text.keys.ledger import check_ledger, ledger_beside, open_ledger
@@ -143,7 +143,7 @@ def test_ledger_and_lock_are_their_owner_s(tmp_path):
 
 def test_a_ledger_that_others_may_share_says_so(tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr(ledger_module, "network_file_system", lambda path: "nfs4")
+    monkeypatch.setattr(lock_module, "network_file_system", lambda path: "nfs4")
     with open_ledger(tmp_path / "nonces", said.append):
         pass
     assert len(said) == 1

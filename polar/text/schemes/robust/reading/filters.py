@@ -37,35 +37,38 @@ def multiply_starts(ratio: Floats, leads: Leads, pilot: Bools, first: int, cell:
 
 @compiled
 def advance_starts(weight: Floats, ratio: Floats, edits: Floats) -> Floats:
-    """One word further: `weight`, shape (tables, nonces, shifts), is changed; the sums that it was divided by.
+    """One word further: `weight`, shape (rows, nonces, shifts), is changed; the sums that it was divided by.
+
+    A row is a guess at the edits with one of the tables, all tables with the first guess in front.
 
     An added word is compared with no place, so a path of weights uses each place at most once: else a word that is
     said twice would count twice, and the evidence would be no e-value.
 
     Args:
-        weight: of each nonce and shift, summing to 1 for each table.
+        weight: of each nonce and shift, summing to 1 for each row.
         ratio: of the word, shape (tables, nonces, shifts).
-        edits: probabilities that a word is replaced, added, deleted, one row for each table, shape (tables, 3).
+        edits: probabilities that a word is replaced, added, deleted, shape (rows, 3).
     """
     width = weight.shape[2]
     totals = np.zeros(weight.shape[0])
     seen = np.empty(width)
-    for table in range(weight.shape[0]):
-        replaced, added, deleted = edits[table]
+    for row in range(weight.shape[0]):
+        table = row % ratio.shape[0]
+        replaced, added, deleted = edits[row]
         for nonce in range(weight.shape[1]):
             for shift in range(width):
                 kept = (1 - replaced) * ratio[table, nonce, shift] + replaced
-                seen[shift] = (1 - added) * kept * weight[table, nonce, shift]
+                seen[shift] = (1 - added) * kept * weight[row, nonce, shift]
             for shift in range(width):
                 moved = (1 - deleted) * seen[shift]
                 if shift:
                     moved += deleted * seen[shift - 1]
                 if shift + 1 < width:
-                    moved += added * weight[table, nonce, shift + 1]
+                    moved += added * weight[row, nonce, shift + 1]
                 # In ascending order: of the old weights only those of greater shifts are still needed.
-                weight[table, nonce, shift] = moved
-                totals[table] += moved
-        weight[table] /= totals[table]
+                weight[row, nonce, shift] = moved
+                totals[row] += moved
+        weight[row] /= totals[row]
     return totals
 
 

@@ -22,7 +22,7 @@ _BEFORE, _BEHIND = 8, 24
 """A text from its beginning is looked for up to so many words added and deleted."""
 
 _START_EDITS = ((0.1, 0.01, 0.01), (0.1, 0.1, 0.1))
-"""How often a word is replaced, added, deleted: two guesses, of which the better one counts."""
+"""How often a word is replaced, added, deleted: two guesses, whose evidence is averaged."""
 
 _SCAN_EDITS = (0.1, 0.01, 0.01, 0.002)
 """The same for a search anywhere, and how often the marked text ends."""
@@ -81,8 +81,8 @@ def find_starts(randomness: Randomness, tables: Sequence[Likelihood], text: Spli
     groups = (np.array(nonces)[:, None] * (SEGMENT // LANES) + np.arange(-(-reach // LANES))).reshape(-1)
     leads: dict[tuple[int, int], NDArray[np.uint16]] = {}
     pilot = np.ascontiguousarray((levels(1) == 0)[:reach].T)
-    # One row for each guess at the edits and each table.
-    lead_tables = np.stack([table.lead_ratio for table in tables] * len(_START_EDITS), axis=1)
+    lead_tables = np.stack([table.lead_ratio for table in tables], axis=1)
+    # One row for each guess at the edits and each table, which share the ratios of the table.
     edits = np.repeat(np.array(_START_EDITS), len(tables), axis=0)
     width = _BEFORE + _BEHIND
     weight = np.full((len(edits), len(nonces), width), 0.5 / width)
@@ -91,7 +91,7 @@ def find_starts(randomness: Randomness, tables: Sequence[Likelihood], text: Spli
     log2 = np.zeros(len(edits))
     starts = np.append(np.flatnonzero(np.diff(text.word, prepend=-1)), len(text.token))
     for word in range(min(text.words, SEGMENT - _BEHIND)):
-        ratio = np.ones(weight.shape)
+        ratio = np.ones((len(tables), *weight.shape[1:]))
         for token in range(starts[word], starts[word + 1]):
             slot = int(text.slot[token])
             first = word - _BEFORE - bool(text.opens[token] and word)
