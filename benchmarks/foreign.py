@@ -7,8 +7,8 @@
 
 Each text is a news opening from some letter on, all different; it is read with 128 nonces and in every form that a copy
 may have. `stream` and `block` read it behind the first words of another opening. Neighbours form a group with one
-prompt; in the scheme `block`, whose pools depend on the key, they have one key too, elsewhere each has its own. Texts
-are read side by side where that lets the model answer several in one pass.
+prompt, and share what the model said behind it; in the scheme `block`, whose pools depend on the key, they have one key
+too, elsewhere each has its own.
 
 The readings of 50 neighbours are kept in a file of the folder. Whoever starts again, after a kill or after `--minutes`,
 goes on with the texts that are missing there. Machines that read different texts (`--first`) put their files together;
@@ -23,12 +23,10 @@ statistic of Kolmogorov and Smirnov, D+ = max(F(x) - x), with its probability fo
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import takewhile
 from pathlib import Path
-from threading import Lock
 from typing import Any, Literal
 
 from command import MANY, SEEDS, run_benchmark, within
@@ -41,7 +39,6 @@ with quitting_on_interrupt(__name__):
     from results import Results
     from scipy.stats import kstest
     from sharing import Share, Tally, run_shares
-    from torch import Tensor
 
     from polar.text.channel import Channel, open_channel
     from polar.text.decoding import Decoded, Search, decode_with_tokenizer, text_forms
@@ -54,11 +51,8 @@ with quitting_on_interrupt(__name__):
     from wm_env.common.arguments import parse
     from wm_env.common.files import fingerprint
     from wm_env.common.progress import Report
-    from wm_env.common.threads import set_own_threads
-    from wm_env.lm.models.exact.network import ExactNetwork
     from wm_env.lm.models.folder import find_model
     from wm_env.lm.models.load import load_lm
-    from wm_env.lm.models.masked_lm import MaskedLM
     from wm_env.lm.prompts import read_prompts
     from wm_env.lm.tokenizer import read_text_tokenizer
 
@@ -67,9 +61,6 @@ STARTS, STEP = 40, 5
 
 PIECE = 50
 """Neighbours of a group whose readings are in one file."""
-
-TOGETHER = 32
-"""Texts that are read side by side."""
 
 
 @dataclass(frozen=True)
@@ -137,52 +128,6 @@ class TimeUpError(Exception):
     """The time of the run is over."""
 
 
-class Meeting:
-    """Several threads ask one exact model, each for one row; they wait for each other, and one pass answers all."""
-
-    def __init__(self, members: int) -> None:
-        self._members = members
-        self._lock = Lock()
-        self._waiting: list[tuple[Tensor, int, Future[Tensor]]] = []
-
-    def logits_at(self, network: Any, canvas: Tensor, position: int) -> Tensor:
-        """As `MaskedLM.logits_at`, for a canvas of one row."""
-        answer: Future[Tensor] = Future()
-        with self._lock:
-            self._waiting.append((canvas, position, answer))
-            asked = self._all_here()
-        self._answer(network, asked)
-        return answer.result()
-
-    def leave(self, network: Any) -> None:
-        """One thread less asks from now on."""
-        with self._lock:
-            self._members -= 1
-            asked = self._all_here()
-        self._answer(network, asked)
-
-    def _all_here(self) -> list[tuple[Tensor, int, Future[Tensor]]]:
-        if len(self._waiting) < self._members:
-            return []
-        asked, self._waiting = self._waiting, []
-        return asked
-
-    @staticmethod
-    def _answer(network: ExactNetwork, asked: list[tuple[Tensor, int, Future[Tensor]]]) -> None:
-        """Rows of one length go through the network together; what it raises, all threads raise."""
-        try:
-            for length in {canvas.shape[1] for canvas, _, _ in asked}:
-                rows = [row for row in asked if row[0].shape[1] == length]
-                places = sorted({position for _, position, _ in rows})
-                logits = network.logits(torch.cat([canvas for canvas, _, _ in rows]), places)
-                for number, (_, position, answer) in enumerate(rows):
-                    answer.set_result(logits[number, places.index(position)][None])
-        except Exception as error:
-            for _, _, answer in asked:
-                if not answer.done():
-                    answer.set_exception(error)
-
-
 class Bench:
     """The texts, the receivers and their keys."""
 
@@ -219,36 +164,17 @@ class Bench:
         waiting = takewhile(lambda _: time.time() < end, numbers)
         if not self.settings.scheme.needs_model:
             return [_reading(number, self._with_tokenizer(number)) for number in waiting]
-        report = partial(_check_time, end)
-        if self.settings.scheme.has_evidence:
-            # The pools of a group are its key's and its prompt's, so its pieces share them.
-            group = numbers[0] // self.options.group
-            return self._with_model(*self.group_readers(group), waiting, report)
-        return self._side_by_side(self.prompt(numbers[0]), min(TOGETHER, len(numbers)), waiting, report)
+        # What the model says behind a group's prompt is kept from one piece of the group to the next.
+        channel, readers = self.group_readers(numbers[0] // self.options.group)
+        return self._with_model(channel, readers, waiting, partial(_check_time, end))
 
     def _with_tokenizer(self, number: int) -> Decoded:
         return decode_with_tokenizer(self.tokenizer, self.text(number), self.key(number), self.nonces, self.settings)
 
-    def _open(self, lm: MaskedLM, prompt: str) -> tuple[Channel, Readers]:
-        channel = open_channel(lm, prompt, self.settings, self.vocabulary)
-        return channel, self.settings.scheme.readers(channel)
-
     def _group_readers(self, group: int) -> tuple[Channel, Readers]:
-        return self._open(self.lm, self.prompt(group * self.options.group))
-
-    def _side_by_side(self, prompt: str, threads: int, numbers: Iterator[int], report: Report) -> list[Reading]:
-        meeting = Meeting(threads)
-        lm = replace(self.lm, logits_at=meeting.logits_at)
-
-        def some() -> list[Reading]:
-            try:
-                return self._with_model(*self._open(lm, prompt), numbers, report)
-            finally:
-                meeting.leave(lm.network)
-
-        with ThreadPoolExecutor(threads, initializer=set_own_threads, initargs=(1,)) as pool:
-            futures = [pool.submit(some) for _ in range(threads)]
-            return [found for future in futures for found in future.result()]
+        prompt = self.prompt(group * self.options.group)
+        channel = open_channel(self.lm, prompt, self.settings, self.vocabulary)
+        return channel, self.settings.scheme.readers(channel)
 
     def _with_model(self, channel: Channel, readers: Readers, numbers: Iterator[int], report: Report) -> list[Reading]:
         """As `decode`, with what the texts share."""
