@@ -132,9 +132,9 @@ def law_totals(blocks: Sequence[BlockLaw], gamma: float = 1.0, cost: StateCost |
 
 def _state_entropy(law: BlockLaw, given_state: Tensor, shared: SharedSymbols) -> Tensor:
     """H(S|U,X): what label and symbol leave open about the state; only symbols that several states share do."""
-    by_candidate = given_state.transpose(1, 2).flatten(0, 1)
-    weight = law.state_probs[shared.rows // law.symbol.shape[1]][:, None]
-    joint = weight * by_candidate.index_select(0, shared.rows)
+    candidates = law.symbol.shape[1]
+    state = shared.rows // candidates
+    joint = law.state_probs[state][:, None] * given_state[state, :, shared.rows % candidates]
     return entropy(joint, (0, 1)) - entropy(add_rows(joint, shared.numbers, shared.count), (0, 1))
 
 
