@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.distributions import DiagGaussianDistribution
 from torch import Tensor, nn
 
-from agents.ppo_lagrangian.policy import RowEvaluation, StatePolicy, StateTable, float32_linear, look
+from agents.ppo_lagrangian.policy import RowEvaluation, StatePolicy, StateTable, float32_linear, look, two_layers
 from wm_env.env import CovertWatermarkEnv
 from wm_env.labels.labelling import label_candidates
 from wm_env.labels.marginals import marginal_action
@@ -77,8 +77,8 @@ class MarginalPolicy(StatePolicy):
         last = float32_linear(width, 1)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
-        self.tilt_net = nn.Sequential(_two_layers(OF_CANDIDATE + OF_STATE, width), last)
-        self.value_net = nn.Sequential(_two_layers(OF_STATE + self.blocks, width), float32_linear(width, 2))
+        self.tilt_net = nn.Sequential(two_layers(OF_CANDIDATE + OF_STATE, width, nn.ReLU), last)
+        self.value_net = nn.Sequential(two_layers(OF_STATE + self.blocks, width, nn.ReLU), float32_linear(width, 2))
         self.register_buffer("std", torch.tensor(self.std_range[0], dtype=torch.float32))
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
@@ -186,7 +186,3 @@ def _of_state(table: StateTable) -> Tensor:
     log_cover, cover = table.candidates[..., 0], table.candidates[..., 1]
     count = table.present.sum(-1).clamp_min(1).to(cover.dtype)
     return torch.stack([-(cover * log_cover).sum(-1), log_cover[..., 0], cover[..., 0], count.log2()], -1)
-
-
-def _two_layers(inputs: int, width: int) -> nn.Sequential:
-    return nn.Sequential(float32_linear(inputs, width), nn.ReLU(), float32_linear(width, width), nn.ReLU())

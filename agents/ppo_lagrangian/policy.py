@@ -150,10 +150,10 @@ class LawPolicy(StatePolicy):
         last = float32_linear(width, 1)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
-        self.tilt_net = nn.Sequential(_two_layers(FEATURES + ranks + self.blocks, width), last)
+        self.tilt_net = nn.Sequential(two_layers(FEATURES + ranks + self.blocks, width, nn.Tanh), last)
         self.table = nn.Parameter(self.table_spread * torch.randn(labels, ranks, dtype=torch.float32))
         self.register_buffer("std", torch.tensor([self.label_std[0], self.candidate_std[0]], dtype=torch.float32))
-        self.value_net = nn.Sequential(_two_layers(2 * ranks + self.blocks, width), float32_linear(width, 2))
+        self.value_net = nn.Sequential(two_layers(2 * ranks + self.blocks, width, nn.Tanh), float32_linear(width, 2))
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
     def critic_parameters(self) -> list[nn.Parameter]:
@@ -276,5 +276,6 @@ def float32_linear(inputs: int, outputs: int) -> nn.Linear:
     return nn.Linear(inputs, outputs, dtype=torch.float32)
 
 
-def _two_layers(inputs: int, width: int) -> nn.Sequential:
-    return nn.Sequential(float32_linear(inputs, width), nn.Tanh(), float32_linear(width, width), nn.Tanh())
+def two_layers(inputs: int, width: int, activation: type[nn.Module]) -> nn.Sequential:
+    """Two such layers, each with an activation behind it."""
+    return nn.Sequential(float32_linear(inputs, width), activation(), float32_linear(width, width), activation())
