@@ -54,23 +54,17 @@ def refuse(capsys):
     return call
 
 
-def test_command_writes_results_and_figures_of_the_newest_run(run):
-    done = subprocess.run(
-        [sys.executable, ROOT / "evaluate.py", "--transmissions", "100"],
-        capture_output=True,
-        text=True,
-        cwd=run.parent.parent,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def test_command_writes_results_and_figures_of_the_newest_run(run, monkeypatch, capsys):
+    monkeypatch.chdir(run.parent.parent)
+    assert command.main(["--transmissions", "100"]) == 0
+    printed = capsys.readouterr().out
     content = json.loads((run / "evaluation" / "results.json").read_text())
     assert content["tree"] == TREE.fingerprint
     assert {point["message_bits"] for point in content["operating_points"]} == {1, 2, 3, 4}
     assert {path.name for path in (run / "evaluation").iterdir()} == {"results.json", "ber.png", "tv.png"}
     for heading in ("Error rates", "Total variation", "One-shot limits"):
-        assert heading in done.stdout
-    assert "Message length by state" not in done.stdout
+        assert heading in printed
+    assert "Message length by state" not in printed
 
 
 def foreign_run(folder, **meta):
@@ -93,7 +87,7 @@ def evaluated(folder, *arguments, **variables):
     return done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "ascii:strict", "latin-1", "utf-8"])
+@pytest.mark.parametrize("encoding", ["ascii:strict", "utf-8"])
 def test_a_finished_evaluation_is_no_error_whatever_the_output_s_encoding(tmp_path, encoding):
     """Names that neither the output's encoding nor the font of the figures has."""
     folder = foreign_run(tmp_path / "水の跡", model="模型")

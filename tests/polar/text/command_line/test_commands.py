@@ -477,7 +477,8 @@ def test_unknown_options_are_exit_code_2():
     ],
 )
 def test_help_keys_and_refusals_do_without_torch(tmp_path, arguments, code):
-    run_command(tmp_path, ["keygen", "new.key"] if arguments[0] != "keygen" else ["--help"])
+    if arguments[0] != "keygen":
+        save_key(Key(bytes(range(32))), tmp_path / "new.key")
     (tmp_path / "new.key.damaged").touch()
     (tmp_path / "locked.lock").mkdir()
     with open_ledger(tmp_path / "five") as ledger:
@@ -512,7 +513,7 @@ def test_a_model_in_exact_arithmetic_needs_torch_alone(tmp_path, model, scheme, 
 
 
 def test_a_receiver_without_a_model_does_without_torch(tmp_path):
-    run_command(tmp_path, ["keygen", "new.key"])
+    save_key(Key(bytes(range(32))), tmp_path / "new.key")
     (tmp_path / "text").write_text("the they there " * 9)
     finished = run_command(tmp_path, ["decode", "--scheme", "parallel", "--key", "new.key", "--nonce", "0", "text"])
     assert finished.returncode == 3
