@@ -168,7 +168,7 @@ def test_planner_writes_the_same_folder_with_the_optimum(small_tree_file, tmp_pa
 
 def test_coded_objective_saves_its_message_set(small_tree_file, tmp_path):
     run = tmp_path / "coded"
-    done = smoke(small_tree_file, run, "--objective", "coded", "--message-bits", 2)
+    done = smoke(small_tree_file, run, "--objective", "coded", "--message-bits", 2, "--iterations", 2)
     assert done.code == 0, done.err
     law = load_law(RunFolder(run).law, load_tree(RunFolder(run).tree))
     assert law.message_sets == ((1, 2), (1, 2))
@@ -185,7 +185,7 @@ def test_coded_objective_saves_its_message_set(small_tree_file, tmp_path):
 )
 def test_objective_chooses_the_preset_of_the_learner(small_tree_file, tmp_path, arguments, preset):
     run = tmp_path / "run"
-    steps = [] if "planner" in arguments else ["--iterations", 20]
+    steps = [] if "planner" in arguments else ["--iterations", 1]
     done = train("--tree", small_tree_file, "--run", run, *SMALL, *steps, *arguments)
     assert done.code == 0, done.err
     settings = json.loads(RunFolder(run).config.read_text())["settings"]
@@ -218,7 +218,7 @@ def test_a_law_does_not_depend_on_the_number_of_cores(tmp_path):
         for cores in (1, 3):
             torch.set_num_threads(cores)
             run = tmp_path / f"{cores}"
-            assert train("--run", run, "--iterations", 8, "--learner.evaluate-every", 8).code == 0
+            assert train("--run", run, "--iterations", 2, "--prompts", 10).code == 0
             assert torch.get_num_threads() == cores
             laws.append(RunFolder(run).law.read_bytes())
     finally:
@@ -228,11 +228,11 @@ def test_a_law_does_not_depend_on_the_number_of_cores(tmp_path):
 
 def test_coded_preset_goes_on_from_a_checkpoint(small_tree_file, tmp_path):
     run = tmp_path / "run"
-    done = train("--objective", "coded", "--tree", small_tree_file, "--run", run, *SMALL, "--iterations", 20)
+    done = train("--objective", "coded", "--tree", small_tree_file, "--run", run, *SMALL, "--iterations", 2)
     assert done.code == 0, done.err
-    done = train("--run", run, "--resume", "--iterations", 40)
+    done = train("--run", run, "--resume", "--iterations", 4)
     assert done.code == 0, done.err
-    assert int(load_checkpoint(RunFolder(run))[0]["iteration"]) == 40
+    assert int(load_checkpoint(RunFolder(run))[0]["iteration"]) == 4
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_existing_run_other_settings_and_missing_run(whole_run, small_tree_file,
 
 def test_a_run_goes_on_when_nobody_reads_its_lines(small_tree_file, tmp_path):
     run = tmp_path / "run"
-    options = ["--preset", "smoke", "--tree", small_tree_file, "--run", run, *SMALL]
+    options = ["--preset", "smoke", "--tree", small_tree_file, "--run", run, *SMALL, "--iterations", "20"]
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
@@ -352,7 +352,7 @@ def test_a_run_goes_on_when_nobody_reads_its_lines(small_tree_file, tmp_path):
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
-    assert int(load_checkpoint(RunFolder(run))[0]["iteration"]) == 60
+    assert int(load_checkpoint(RunFolder(run))[0]["iteration"]) == 20
 
 
 def test_what_the_system_refuses_later_is_a_failure(small_tree_file, tmp_path):

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import threading
+from functools import cache
 
 import gymnasium as gym
 import pytest
@@ -32,9 +33,22 @@ def settings_of(agent, tree, **changes):
     return dataclasses.replace(found, **({"constants": CONSTANTS.get(agent, found.constants)} | changes))
 
 
-def rows_of(run):
-    with run.folder.metrics.open(newline="") as file:
+def rows_of(folder):
+    with folder.metrics.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def whole(small_tree_file, tmp_path_factory):
+    """The folder of a finished run of each learner, made where it is asked for first."""
+
+    @cache
+    def folder(agent):
+        run = start_run(tmp_path_factory.mktemp("whole") / "run", settings_of(agent, small_tree_file), [])
+        train(run)
+        return run.folder
+
+    return folder
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -69,12 +83,10 @@ def test_a_policy_plays_the_law_of_its_run(agent, small_tree_file, tmp_path):
     assert info["cost_so_far"] == pytest.approx(found.cost, abs=1e-5)
 
 
-def test_the_policy_of_ppo_acts_on_prompts_that_it_never_saw(small_tree_file, tmp_path):
-    run = start_run(tmp_path / "run", settings_of("ppo", small_tree_file), [])
-    train(run)
+def test_the_policy_of_ppo_acts_on_prompts_that_it_never_saw(small_tree_file, whole):
     env = gym.make("wm_env:CovertWatermarkEnv-v0", tree=str(small_tree_file), prompts=5, candidates=4, labels=4)
     observation, _ = env.reset(seed=0)
-    action = load_policy(run.folder.path)(observation, env.unwrapped)
+    action = load_policy(whole("ppo").path)(observation, env.unwrapped)
     assert action.shape == env.action_space.shape
     env.step(action)
 
@@ -96,12 +108,13 @@ def test_training_in_a_thread(small_tree_file, tmp_path):
     assert run.folder.law.exists()
 
 
-@pytest.mark.parametrize("agent", ["primal-dual", "ppo"])
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_run_that_stops_at_once_goes_on_without_a_row_twice(agent, number, small_tree_file, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("agent", "number"), [*(("primal-dual", number) for number in SIGNALS), ("ppo", signal.SIGINT)]
+)
+def test_a_run_that_stops_at_once_goes_on_without_a_row_twice(
+    agent, number, small_tree_file, whole, tmp_path, monkeypatch
+):
     settings = settings_of(agent, small_tree_file)
-    whole = start_run(tmp_path / "whole", settings, [])
-    train(whole)
     cut = start_run(tmp_path / "cut", settings, [])
     evaluate = type(agent_of(agent).learner(cut.problem, cut.objective, settings)).evaluate
 
@@ -117,8 +130,8 @@ def test_a_run_that_stops_at_once_goes_on_without_a_row_twice(agent, number, sma
             train(cut)
     assert stopped.value.signal_number == number
     train(resume_run(cut.folder.path, read_settings(cut.folder.path), settings))
-    assert [row["iteration"] for row in rows_of(cut)] == ["0", "2", "4"]
-    assert [row["eval/rate"] for row in rows_of(cut)] == [row["eval/rate"] for row in rows_of(whole)]
+    assert [row["iteration"] for row in rows_of(cut.folder)] == ["0", "2", "4"]
+    assert [row["eval/rate"] for row in rows_of(cut.folder)] == [row["eval/rate"] for row in rows_of(whole(agent))]
 
 
 def test_a_law_that_got_worse_in_everything_is_a_failure(small_tree_file, tmp_path):
@@ -180,8 +193,10 @@ def test_a_learner_without_a_checkpoint_is_enough():
     assert signal.SIGHUP in SIGNALS
 
 
-@pytest.mark.parametrize("agent", ["primal-dual", "ppo"])
-@pytest.mark.parametrize("way", ["removed", "renamed", "replaced"])
+@pytest.mark.parametrize(
+    ("agent", "way"),
+    [("primal-dual", "removed"), ("primal-dual", "renamed"), ("primal-dual", "replaced"), ("ppo", "removed")],
+)
 def test_a_folder_that_vanishes_is_not_made_anew(agent, way, small_tree_file, tmp_path, monkeypatch):
     """The folder goes after the first evaluation, whose line is told."""
     run = start_run(tmp_path / "run", settings_of(agent, small_tree_file), [])

@@ -64,7 +64,7 @@ def test_vector_copies_are_the_environment(channel):
 
 
 def settings_of(**changes):
-    return RunSettings(tree="news", prompts=2, candidates=4, labels=8, channel="erasure", noise=0.1, **changes)
+    return RunSettings(tree="news", prompts=1, candidates=4, labels=8, channel="erasure", noise=0.1, **changes)
 
 
 def test_planner_and_learner_stay_below_the_bound(tmp_path: Path):
@@ -83,7 +83,7 @@ def start_problem_tree():
     from wm_env.problem import open_tree
     from wm_env.tree import subset
 
-    return subset(open_tree("news"), [0, 1], 4)
+    return subset(open_tree("news"), [0], 4)
 
 
 def test_what_behind_a_channel_is_not_known_is_refused_in_one_line(tmp_path: Path):

@@ -4,12 +4,13 @@ import csv
 import dataclasses
 import json
 import os
+import shutil
 
 import pytest
 import torch
 
 from agents.common.log import TrainingLog
-from agents.common.runs import load_checkpoint, locked, read_config, run_name
+from agents.common.runs import RunFolder, load_checkpoint, locked, read_config, run_name
 from agents.common.settings import PolicySettings, RunSettings
 from agents.common.table import preset
 from agents.ppo_lagrangian.algorithm import PPOLagrangian
@@ -19,14 +20,42 @@ from agents.training.loop import TrainingFailedError
 from agents.training.run import read_settings, resume_run, start_run, train
 
 SMALL = dataclasses.replace(
-    preset("smoke")[1], prompts=2, candidates=4, labels=4, iterations=4, constants=LearnerSettings(evaluate_every=2)
+    preset("smoke")[1],
+    prompts=2,
+    candidates=4,
+    labels=4,
+    blocks=1,
+    iterations=4,
+    constants=LearnerSettings(evaluate_every=2),
 )
-SMALL_PPO = dataclasses.replace(SMALL, agent="ppo", constants=PPOSettings(copies=2, evaluate_every=2))
+SMALL_PPO = dataclasses.replace(SMALL, agent="ppo", blocks=2, constants=PPOSettings(copies=2, evaluate_every=2))
 
 
 @pytest.fixture
 def tree(small_tree_file):
     return str(small_tree_file)
+
+
+@pytest.fixture(scope="module")
+def trained(small_tree_file, tmp_path_factory):
+    """A finished run of each learner, and what its training found."""
+    found = {}
+    for name, settings in (("primal-dual", SMALL), ("ppo", SMALL_PPO)):
+        path = tmp_path_factory.mktemp(name) / "run"
+        run = start_run(path, dataclasses.replace(settings, tree=str(small_tree_file)), ["train.py"])
+        found[name] = path, train(run)
+    return found
+
+
+@pytest.fixture
+def finished(trained, tmp_path):
+    """Copy the finished run of a learner into the folder of a test."""
+
+    def copy(name="primal-dual"):
+        shutil.copytree(trained[name][0], tmp_path / "run")
+        return RunFolder(tmp_path / "run")
+
+    return copy
 
 
 def resumed(path, iterations):
@@ -112,54 +141,50 @@ def test_spreads_go_as_far_as_a_start_is_a_law(tree, tmp_path):
         start_run(tmp_path / "more", dataclasses.replace(SMALL, tree=tree, constants=wider), [])
 
 
-def test_a_configuration_without_an_end_gets_one(tree, tmp_path):
-    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
-    train(run)
-    config = json.loads(run.folder.config.read_text())
+def test_a_configuration_without_an_end_gets_one(finished):
+    folder = finished()
+    config = json.loads(folder.config.read_text())
     del config["settings"]["iterations"]
-    run.folder.config.write_text(json.dumps(config))
-    train(resumed(run.folder.path, 6))
-    assert read_config(run.folder)["settings"]["iterations"] == 6
+    folder.config.write_text(json.dumps(config))
+    train(resumed(folder.path, 6))
+    assert read_config(folder)["settings"]["iterations"] == 6
 
 
-def test_a_run_folder_of_an_earlier_version_goes_on(tree, tmp_path):
+def test_a_run_folder_of_an_earlier_version_goes_on(finished):
     """Settings that came later have their defaults; all others are as they were written."""
-    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
-    train(run)
-    config = json.loads(run.folder.config.read_text())
+    folder = finished()
+    config = json.loads(folder.config.read_text())
     for later in ("schedule", "second_moment"):
         del config["settings"]["learner"][later]
-    run.folder.config.write_text(json.dumps(config))
-    train(resumed(run.folder.path, 6))
-    assert int(load_checkpoint(run.folder)[0]["iteration"]) == 6
+    folder.config.write_text(json.dumps(config))
+    train(resumed(folder.path, 6))
+    assert int(load_checkpoint(folder)[0]["iteration"]) == 6
 
 
-@pytest.mark.parametrize("settings", [SMALL, SMALL_PPO], ids=["primal-dual", "ppo"])
-def test_a_finished_run_says_that_it_is_finished(tree, tmp_path, capsys, settings):
-    run = start_run(tmp_path / "run", dataclasses.replace(settings, tree=tree), [])
-    first = train(run)
-    files = {path: path.read_bytes() for path in (run.folder.config, run.folder.law, run.folder.metrics)}
+@pytest.mark.parametrize("agent", ["primal-dual", "ppo"])
+def test_a_finished_run_says_that_it_is_finished(trained, finished, capsys, agent):
+    folder = finished(agent)
+    files = {path: path.read_bytes() for path in (folder.config, folder.law, folder.metrics)}
     for iterations in (2, 4):
         capsys.readouterr()
-        again = train(resumed(run.folder.path, iterations))
-        told = f"{run.folder.path} is at iteration 4 already: to go on give --iterations above 4"
+        again = train(resumed(folder.path, iterations))
+        told = f"{folder.path} is at iteration 4 already: to go on give --iterations above 4"
         assert told in capsys.readouterr().out.splitlines()
-        assert again.rate == pytest.approx(first.rate, abs=1e-12)
+        assert again.rate == pytest.approx(trained[agent][1].rate, abs=1e-12)
         assert {path: path.read_bytes() for path in files} == files
 
 
-@pytest.mark.parametrize("settings", [SMALL, SMALL_PPO], ids=["primal-dual", "ppo"])
-def test_a_new_end_is_recorded(tree, tmp_path, capsys, settings):
-    run = start_run(tmp_path / "run", dataclasses.replace(settings, tree=tree), ["train.py"])
-    train(run)
-    before = read_config(run.folder)
+@pytest.mark.parametrize("agent", ["primal-dual", "ppo"])
+def test_a_new_end_is_recorded(finished, capsys, agent):
+    folder = finished(agent)
+    before = read_config(folder)
     capsys.readouterr()
-    train(resumed(run.folder.path, 6))
+    train(resumed(folder.path, 6))
     assert "already" not in capsys.readouterr().out
-    after = read_config(run.folder)
+    after = read_config(folder)
     assert after["settings"] == before["settings"] | {"iterations": 6}
     assert {**after, "settings": None} == {**before, "settings": None}
-    with run.folder.metrics.open(newline="") as file:
+    with folder.metrics.open(newline="") as file:
         last = int(list(csv.DictReader(file))[-1]["iteration"])
     assert last == 6
 
@@ -179,12 +204,11 @@ def test_a_run_that_ended_before_its_first_checkpoint_begins_again(tree, tmp_pat
     assert read_settings(again.folder.path).iterations == 4
 
 
-def test_a_finished_run_without_its_checkpoint_is_not_done_again(tree, tmp_path):
-    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
-    train(run)
-    run.folder.checkpoint.unlink()
+def test_a_finished_run_without_its_checkpoint_is_not_done_again(finished):
+    folder = finished()
+    folder.checkpoint.unlink()
     with pytest.raises(FileNotFoundError, match=r"checkpoint\.safetensors is missing: put it back, or start a new run"):
-        resumed(run.folder.path, 6)
+        resumed(folder.path, 6)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
@@ -239,14 +263,13 @@ def test_a_run_that_fails_behind_a_link_can_be_started_again(tree, tmp_path, fai
         assert list((tmp_path / "target").iterdir()) == []
 
 
-def test_a_run_folder_is_for_one_process(tree, tmp_path):
-    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
-    train(run)
-    again = resumed(run.folder.path, 6)
-    with locked(run.folder), pytest.raises(BlockingIOError, match="run is in use by another process: wait, or choose"):
+def test_a_run_folder_is_for_one_process(finished):
+    folder = finished()
+    again = resumed(folder.path, 6)
+    with locked(folder), pytest.raises(BlockingIOError, match="run is in use by another process: wait, or choose"):
         train(again)
     train(again)
-    assert int(load_checkpoint(run.folder)[0]["iteration"]) == 6
+    assert int(load_checkpoint(folder)[0]["iteration"]) == 6
 
 
 @pytest.mark.parametrize(
@@ -297,11 +320,9 @@ def test_a_configuration_of_another_kind_is_refused(tree, tmp_path, text):
         read_settings(run.folder.path)
 
 
-def test_new_ends_are_checked(tree, tmp_path):
-    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
-    train(run)
+def test_new_ends_are_checked(finished):
     with pytest.raises(ValueError, match="iterations=-3: a number above 0 is needed"):
-        resumed(run.folder.path, -3)
+        resumed(finished().path, -3)
 
 
 @pytest.mark.parametrize(
@@ -324,11 +345,10 @@ def test_folders_are_called_by_what_was_asked(change, preset, name):
 
 
 @pytest.mark.parametrize("name", ["law", "summary", "metrics", "checkpoint"])
-def test_a_folder_in_the_place_of_a_file_is_refused_before_the_work(tree, tmp_path, name):
-    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
-    train(run)
-    file = getattr(run.folder, name)
+def test_a_folder_in_the_place_of_a_file_is_refused_before_the_work(finished, name):
+    folder = finished()
+    file = getattr(folder, name)
     file.unlink()
     file.mkdir()
     with pytest.raises(IsADirectoryError, match=f"{file.name} is a folder where a file of the run will be: remove it"):
-        resumed(tmp_path / "run", 6)
+        resumed(folder.path, 6)

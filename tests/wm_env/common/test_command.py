@@ -173,8 +173,9 @@ def test_texts_and_messages_need_their_stream(tmp_path, redirection, arguments, 
     assert [path.name for path in tmp_path.iterdir()] == ["KEY"]
 
 
-def test_training_goes_on_without_anyone_to_tell(tmp_path):
-    done = shell("<&- >&- 2>&-", "train.py", "--preset", "smoke", "--run", tmp_path / "run")
+def test_training_goes_on_without_anyone_to_tell(small_tree_file, tmp_path):
+    small = ["--tree", small_tree_file, "--labels", "8", "--candidates", "5", "--prompts", "3", "--iterations", "20"]
+    done = shell("<&- >&- 2>&-", "train.py", "--preset", "smoke", *small, "--run", tmp_path / "run")
     assert done.returncode == 0
     assert (tmp_path / "run" / "law.safetensors").is_file()
 
