@@ -6,7 +6,7 @@ are the last k, and M = 2^L keeps every word.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,11 +156,15 @@ def advance(state_probs: Tensor, induced: Tensor, child: Tensor, states: int) ->
 
 def state_reach(tree: StateTree) -> tuple[Floats, ...]:
     """Probability of every state under the model's own law, one array (N,) per block, each sums to 1."""
+    return tuple(occupations(tree, [block.cover for block in tree.blocks]))
+
+
+def occupations(tree: StateTree, laws: Sequence[Floats]) -> list[Floats]:
+    """Z(s) of every block under laws q(x|s) of shape (N, Q), shape (N,) each."""
     reach = [torch.as_tensor(tree.prior)]
-    for block, following in zip(tree.blocks, tree.blocks[1:], strict=False):
-        cover, child = torch.as_tensor(block.cover), torch.as_tensor(block.child)
-        reach.append(advance(reach[-1], cover, child, len(following.cover)))
-    return tuple(probs.numpy() for probs in reach)
+    for law, block, following in zip(laws, tree.blocks, tree.blocks[1:], strict=False):
+        reach.append(advance(reach[-1], torch.as_tensor(law), torch.as_tensor(block.child), len(following.cover)))
+    return [probs.numpy() for probs in reach]
 
 
 def roll_out(tree: StateTree, policy: Policy, dtype: torch.dtype = torch.float64) -> JointLaw:

@@ -74,12 +74,7 @@ class Problem:
     def blocks(self) -> tuple[BlockTensors, ...]:
         """The tree's arrays as tensors, one entry per block."""
         return tuple(
-            BlockTensors(
-                torch.from_numpy(block.cover),
-                torch.from_numpy(block.symbol),
-                torch.from_numpy(block.child),
-                torch.from_numpy(block.cover > 0),
-            )
+            BlockTensors(*map(torch.from_numpy, (block.cover, block.symbol, block.child, block.cover > 0)))
             for block in self.tree.blocks
         )
 

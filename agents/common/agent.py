@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from agents.common.settings import AgentSettings, RunSettings
@@ -28,3 +29,13 @@ class Agent:
     constants: AgentSettings = field(default_factory=AgentSettings)
     presets: Mapping[str, RunSettings] = field(default_factory=dict)
     lacks: frozenset[str] = frozenset()
+
+
+def learner_in(module: str, name: str) -> Callable[["Problem", "Objective", RunSettings], "Learner"]:
+    """What makes learners of the class `name`, and imports the class's module only then."""
+
+    def learner(problem: "Problem", objective: "Objective", settings: RunSettings) -> "Learner":
+        made: Learner = getattr(import_module(module), name)(problem, objective, settings)
+        return made
+
+    return learner

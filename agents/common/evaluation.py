@@ -84,15 +84,13 @@ def law_metrics(evaluation: Evaluation, problem: Problem, objective: Objective) 
     def mean(values: list[torch.Tensor]) -> float:
         return float(torch.stack(values).mean())
 
+    informed = ("i_ux", "i_us", "i_ux_given_s", "cover_entropy")
     metrics = {
         "eval/rate": evaluation.rate,
         "eval/cost": evaluation.cost,
         "eval/feasible": float(evaluation.feasible),
         **{f"eval/cost_{name}": value for name, value in evaluation.costs.items()},
-        "law/i_ux": mean([measured.i_ux for measured in measures]),
-        "law/i_us": mean([measured.i_us for measured in measures]),
-        "law/i_ux_given_s": mean([measured.i_ux_given_s for measured in measures]),
-        "law/cover_entropy": mean([measured.cover_entropy for measured in measures]),
+        **{f"law/{name}": mean([getattr(measured, name) for measured in measures]) for name in informed},
         "law/label_entropy": mean([block.state_probs @ entropy(block.p_label) for block in evaluation.law.blocks]),
     }
     if objective.comparable:

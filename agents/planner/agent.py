@@ -1,15 +1,10 @@
 """The planner in the table of agents."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from agents.common.agent import Agent
-from agents.common.settings import AgentSettings, RunSettings
-
-if TYPE_CHECKING:
-    from agents.common.learner import Learner
-    from wm_env.criteria.objectives import Objective
-    from wm_env.problem import Problem
+from agents.common.agent import Agent, learner_in
+from agents.common.settings import AgentSettings
 
 
 @dataclass(frozen=True)
@@ -19,12 +14,8 @@ class PlannerSettings(AgentSettings):
     chooses_lengths: ClassVar[bool] = True
 
 
-def _learner(problem: "Problem", objective: "Objective", settings: RunSettings) -> "Learner":
-    from agents.planner.learner import Planner
-
-    return Planner(problem, objective, settings)
-
-
 AGENT = Agent(
-    learner=_learner, constants=PlannerSettings(), lacks=frozenset({"iterations", "seed", "device", "gradient"})
+    learner=learner_in("agents.planner.learner", "Planner"),
+    constants=PlannerSettings(),
+    lacks=frozenset({"iterations", "seed", "device", "gradient"}),
 )

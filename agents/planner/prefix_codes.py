@@ -20,8 +20,8 @@ from scipy.optimize import linprog
 
 from wm_env.common.arrays import Floats, Ints
 from wm_env.common.foreign.torch_settings import usual_torch
+from wm_env.law import occupations
 from wm_env.optimum import solve
-from wm_env.theory.steering import occupations
 from wm_env.tree import StateTree
 
 _DEEPEST = 14

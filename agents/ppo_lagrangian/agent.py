@@ -1,26 +1,13 @@
 """Constrained PPO in the table of agents: its constants and presets."""
 
 import dataclasses
-from typing import TYPE_CHECKING
 
-from agents.common.agent import Agent
-from agents.common.settings import TASKS, RunSettings
+from agents.common.agent import Agent, learner_in
+from agents.common.settings import TASKS
 from agents.ppo_lagrangian.settings import PPOSettings
 
-if TYPE_CHECKING:
-    from agents.common.learner import Learner
-    from wm_env.criteria.objectives import Objective
-    from wm_env.problem import Problem
-
-
-def _learner(problem: "Problem", objective: "Objective", settings: RunSettings) -> "Learner":
-    from agents.ppo_lagrangian.training import PPOLearner
-
-    return PPOLearner(problem, objective, settings)
-
-
 AGENT = Agent(
-    learner=_learner,
+    learner=learner_in("agents.ppo_lagrangian.training", "PPOLearner"),
     constants=PPOSettings(),
     presets={
         "ppo": dataclasses.replace(TASKS["small"], iterations=400, constants=PPOSettings()),

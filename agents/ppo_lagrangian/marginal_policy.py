@@ -82,10 +82,6 @@ class MarginalPolicy(StatePolicy):
         self.register_buffer("std", torch.tensor(self.std_range[0], dtype=torch.float32))
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
-    def critic_parameters(self) -> list[nn.Parameter]:
-        """What the value losses move."""
-        return list(self.value_net.parameters())
-
     def actor_parameters(self) -> list[nn.Parameter]:
         """What the surrogate moves."""
         return list(self.tilt_net.parameters())

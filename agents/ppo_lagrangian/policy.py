@@ -69,6 +69,10 @@ class StatePolicy(ActorCriticPolicy):
         """Sort what an observation says about each state; any number of states."""
         return look(preprocess_obs(observation, self.observation_space), self.candidates)
 
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """What the value losses move."""
+        return list(self.value_net.parameters())
+
     def state_values(self, table: StateTable) -> Tensor:
         """Expected rate (bits) and cost from here on, per state and unit of its probability, shape (batch, N, 2)."""
         raise NotImplementedError
@@ -155,10 +159,6 @@ class LawPolicy(StatePolicy):
         self.register_buffer("std", torch.tensor([self.label_std[0], self.candidate_std[0]], dtype=torch.float32))
         self.value_net = nn.Sequential(two_layers(2 * ranks + self.blocks, width, nn.Tanh), float32_linear(width, 2))
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
-
-    def critic_parameters(self) -> list[nn.Parameter]:
-        """What the value losses move."""
-        return list(self.value_net.parameters())
 
     def actor_parameters(self) -> list[nn.Parameter]:
         """What the surrogate moves."""

@@ -1,26 +1,13 @@
 """The primal-dual learner in the table of agents: its constants and presets."""
 
 import dataclasses
-from typing import TYPE_CHECKING
 
-from agents.common.agent import Agent
-from agents.common.settings import TASKS, PolicySettings, RunSettings
+from agents.common.agent import Agent, learner_in
+from agents.common.settings import TASKS, PolicySettings
 from agents.primal_dual.settings import LearnerSettings
 
-if TYPE_CHECKING:
-    from agents.common.learner import Learner
-    from wm_env.criteria.objectives import Objective
-    from wm_env.problem import Problem
-
-
-def _learner(problem: "Problem", objective: "Objective", settings: RunSettings) -> "Learner":
-    from agents.primal_dual.learner import PrimalDualLearner
-
-    return PrimalDualLearner(problem, objective, settings)
-
-
 AGENT = Agent(
-    learner=_learner,
+    learner=learner_in("agents.primal_dual.learner", "PrimalDualLearner"),
     constants=LearnerSettings(),
     presets={
         "default": dataclasses.replace(TASKS["default"], constants=LearnerSettings(evaluate_every=50)),

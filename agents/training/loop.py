@@ -103,27 +103,24 @@ class _Progress:
     begun: Begun | None = None
 
 
+@dataclasses.dataclass
 class _Harness:
     """What happens between two iterations of a learner."""
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        problem: Problem,
-        objective: Objective,
-        total: int,
-        learner: Learner,
-        log: TrainingLog,
-        interrupts: Interrupts,
-        shown: ProgressBar,
-        progressed: _Progress,
-        held: HeldFolder,
-    ) -> None:
-        self.held = held
-        self.folder, self.problem, self.objective, self.total = folder, problem, objective, total
-        self.learner, self.log, self.interrupts, self.shown = learner, log, interrupts, shown
+    folder: RunFolder
+    problem: Problem
+    objective: Objective
+    total: int
+    learner: Learner
+    log: TrainingLog
+    interrupts: Interrupts
+    shown: ProgressBar
+    progressed: dataclasses.InitVar[_Progress]
+    held: HeldFolder
+    since: tuple[float, int] | None = None
+
+    def __post_init__(self, progressed: _Progress) -> None:
         self.best, self.parameters = progressed.best, progressed.parameters
-        self.since: tuple[float, int] | None = None
 
     def pause(self) -> None:
         """Evaluate if it is time, then stop if a signal came.

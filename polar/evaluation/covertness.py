@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from wm_env.information import entropy, total_variation
-from wm_env.law import BlockLaw, advance, state_reach
+from wm_env.law import BlockLaw, advance, occupations, state_reach
 from wm_env.tree import StateTree
 
 _LARGEST = 4e9
@@ -70,12 +70,7 @@ def _last_masses(tree: StateTree, laws: Sequence[Tensor], mass: Tensor, number: 
 
 def retained_mass(tree: StateTree) -> float:
     """Probability under the untruncated model that a text stays inside the tree, in [0, 1]."""
-    reach = [tree.prior]
-    for block, following in zip(tree.blocks, tree.blocks[1:], strict=False):
-        kept = torch.from_numpy(block.retained[:, None] * block.cover)
-        reach.append(
-            advance(torch.from_numpy(reach[-1]), kept, torch.from_numpy(block.child), len(following.cover)).numpy()
-        )
+    reach = occupations(tree, [block.retained[:, None] * block.cover for block in tree.blocks])
     return float(reach[-1] @ tree.blocks[-1].retained)
 
 

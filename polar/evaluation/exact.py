@@ -185,7 +185,9 @@ def _points_of_code(
     ]
     empty = _empty_word(law, codes)
     for number, schedule in enumerate(schedules):
-        tv = _covertness(tree, law, schedule, [block.channel for block in blocks])
+        laws = [message_laws(block.channel, schedule.pad_bits) for block in blocks]
+        variations = [message_variations(block, of_message) for block, of_message in zip(law.blocks, laws, strict=True)]
+        tv_text = text_variation(tree, laws)
         for decoder, knowledge in blocks[0].rates:
             ber, bler = np.mean([block.rates[decoder, knowledge] for block in blocks], axis=0).tolist()
             received = [block.received[decoder, knowledge][number] for block in blocks]
@@ -200,43 +202,23 @@ def _points_of_code(
                 state_knowledge=knowledge,
                 ber=ber,
                 bler=bler,
-                tv_mean=tv.mean,
-                tv_max=tv.largest,
-                tv_text=tv.text,
-                tv_untruncated_bound=untruncated_bound(tree, tv.text),
+                tv_mean=float(torch.stack([values.mean() for values in variations]).mean()),
+                tv_max=max(float(values.max()) for values in variations),
+                tv_text=tv_text,
+                tv_untruncated_bound=untruncated_bound(tree, tv_text),
                 empty_word=empty,
                 ber_mc=None if estimate is None else estimate.ber,
                 ber_mc_ci95=None if estimate is None else estimate.ber_ci95,
             )
 
 
-@dataclass(frozen=True)
-class _Covertness:
-    mean: float
-    largest: float
-    text: float | None
-
-
-def _covertness(tree: StateTree, law: JointLaw, schedule: KeySchedule, channels: Sequence[Tensor]) -> _Covertness:
-    laws = [message_laws(channel, schedule.pad_bits) for channel in channels]
-    variations = [message_variations(block, of_message) for block, of_message in zip(law.blocks, laws, strict=True)]
-    return _Covertness(
-        mean=float(torch.stack([values.mean() for values in variations]).mean()),
-        largest=max(float(values.max()) for values in variations),
-        text=text_variation(tree, laws),
-    )
-
-
 def _empty_word(law: JointLaw, codes: Sequence[BlockCode]) -> float:
     """Probability, averaged over the blocks, that no word V has the wanted bits."""
-    return float(
-        np.mean(
-            [
-                float(empty_words(block, law.block_length, code.message_set + code.frozen_set))
-                for block, code in zip(law.blocks, codes, strict=True)
-            ]
-        )
-    )
+    missing = [
+        float(empty_words(block, law.block_length, code.message_set + code.frozen_set))
+        for block, code in zip(law.blocks, codes, strict=True)
+    ]
+    return float(np.mean(missing))
 
 
 def _send(

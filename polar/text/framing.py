@@ -13,7 +13,10 @@ the check with probability 2^-32 or 2^-64.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from polar.text.keys.derivation import MessageKeys
 
 VERSION = 2
 CHECK_BITS = 32
@@ -61,27 +64,6 @@ Message = bytes | BitString
 """What users send: bytes, or a string of bits of any length."""
 
 
-class Bits(Protocol):
-    """A stream of pseudo-random bits."""
-
-    def leading(self, length: int) -> int:
-        """The first `length` bits, most significant first."""
-
-
-class FrameKeys(Protocol):
-    """What frames need of `polar.text.keys.derivation.MessageKeys`."""
-
-    @property
-    def check_bits(self) -> int:
-        """Bits of the check value."""
-
-    def check(self, data: bytes) -> int:
-        """The check value of a frame."""
-
-    def stream(self, label: str, about: bytes = b"") -> Bits:
-        """The stream of one purpose."""
-
-
 def parse_bits(text: str) -> BitString:
     """The bit string that `text`, zeros and ones, spells.
 
@@ -98,7 +80,7 @@ def payload_bits(message: Message) -> int:
     return message.length if isinstance(message, BitString) else 8 * len(message)
 
 
-def make_frame(message: Message, keys: FrameKeys) -> BitString:
+def make_frame(message: Message, keys: "MessageKeys") -> BitString:
     """The frame of a message.
 
     Raises:
@@ -123,18 +105,18 @@ def frame_bits(message: Message, check_bits: int = CHECK_BITS) -> int:
     return check_bits + SHORT_HEADER + 8 * extra + payload_bits(message)
 
 
-def is_frame_start(bits: BitString, keys: FrameKeys) -> bool:
+def is_frame_start(bits: BitString, keys: "MessageKeys") -> bool:
     """Whether a frame of this version can begin with these bits, at least check value and `SHORT_HEADER` of them."""
     return _opened(bits.first(keys.check_bits + SHORT_HEADER), keys).first(2).value == VERSION
 
 
-def header_end(bits: BitString, keys: FrameKeys) -> int:
+def header_end(bits: BitString, keys: "MessageKeys") -> int:
     """Where the header of a frame ends that begins with these bits, as many as `is_frame_start` needs."""
     size = _opened(bits.first(keys.check_bits + SHORT_HEADER), keys).value & 31
     return keys.check_bits + SHORT_HEADER + 8 * max(0, size - _DIRECT_SIZES + 1)
 
 
-def frame_length(bits: BitString, keys: FrameKeys) -> int | None:
+def frame_length(bits: BitString, keys: "MessageKeys") -> int | None:
     """Length in bits of the frame that begins with these bits, check value and `LONGEST_HEADER` at least; None if none
     does.
     """
@@ -143,7 +125,7 @@ def frame_length(bits: BitString, keys: FrameKeys) -> int | None:
     return None if header is None else keys.check_bits + header.length + header.payload
 
 
-def open_frame(frame: BitString, keys: FrameKeys) -> Message | None:
+def open_frame(frame: BitString, keys: "MessageKeys") -> Message | None:
     """The message in a whole frame, None if the check value is not the right one."""
     body = _opened(frame, keys)
     header = _read_header(body.then(BitString(0, LONGEST_HEADER)))
@@ -153,12 +135,12 @@ def open_frame(frame: BitString, keys: FrameKeys) -> Message | None:
     return payload if header.is_bits else payload.to_bytes()
 
 
-def _opened(frame: BitString, keys: FrameKeys) -> BitString:
+def _opened(frame: BitString, keys: "MessageKeys") -> BitString:
     """What follows the check value, decrypted."""
     return _sealed(frame.after(keys.check_bits), frame.first(keys.check_bits), keys)
 
 
-def _sealed(body: BitString, check: BitString, keys: FrameKeys) -> BitString:
+def _sealed(body: BitString, check: BitString, keys: "MessageKeys") -> BitString:
     """The body under the key that belongs to the check value (xor, so this opens it too)."""
     return BitString(body.value ^ keys.stream("seal", check.to_bytes()).leading(body.length), body.length)
 

@@ -15,7 +15,6 @@ The observer sees X; the cost stays that of X.
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -26,7 +25,6 @@ from wm_env.common.checks import check_known
 from wm_env.law import BlockLaw
 from wm_env.tree import StateTree, TreeBlock
 
-ChannelName = Literal["erasure", "substitution"]
 CHANNELS = ("erasure", "substitution")
 
 

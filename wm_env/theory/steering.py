@@ -23,7 +23,7 @@ import torch
 
 from wm_env.common.arrays import Floats
 from wm_env.information import total_variation
-from wm_env.law import advance, state_reach
+from wm_env.law import occupations, state_reach
 from wm_env.optimum import check_budget
 from wm_env.theory.limits import partition_bounds
 from wm_env.tree import StateTree, TreeBlock
@@ -189,17 +189,6 @@ def _fill(cover: Floats, cap: float, share: float, ahead: Floats, price: float) 
     taken = np.empty_like(used)
     np.put_along_axis(taken, steepest_first, used, axis=1)
     return taken.reshape(len(cover), 3, -1).sum(1), worth
-
-
-def occupations(tree: StateTree, laws: Sequence[Floats]) -> list[Floats]:
-    """Z(s) of every block under the laws, shape (N,) each."""
-    reach = [tree.prior]
-    for law, block, following in zip(laws, tree.blocks, tree.blocks[1:], strict=False):
-        ahead = advance(
-            torch.from_numpy(reach[-1]), torch.from_numpy(law), torch.from_numpy(block.child), len(following.cover)
-        )
-        reach.append(ahead.numpy())
-    return reach
 
 
 def _cost(tree: StateTree, laws: Sequence[Floats], gamma: float) -> float:

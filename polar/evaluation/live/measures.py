@@ -16,7 +16,7 @@ from polar.evaluation.live.session import Session
 from polar.evaluation.live.texts import Continuation, TextKind
 from wm_env.common.arrays import Floats
 from wm_env.common.intervals import block_interval, mean_interval
-from wm_env.law import advance
+from wm_env.law import occupations
 from wm_env.tree import StateTree
 
 TEXT_KINDS: tuple[TextKind, ...] = ("run", "keyed", "model", "cover")
@@ -228,8 +228,5 @@ def exact_auc(tree: StateTree, coded: Sequence[Floats]) -> float | None:
 
 def _paths(tree: StateTree, laws: Sequence[Floats]) -> Floats:
     """The probability of every path, by its last state and candidate, (N, Q)."""
-    mass = torch.from_numpy(tree.prior)
-    for block, law, following in zip(tree.blocks, laws, tree.blocks[1:], strict=False):
-        mass = advance(mass, torch.from_numpy(law), torch.from_numpy(block.child), len(following.cover))
-    paths: Floats = mass.numpy()[:, None] * laws[-1]
+    paths: Floats = occupations(tree, laws)[-1][:, None] * laws[-1]
     return paths

@@ -76,22 +76,9 @@ def text_error_table(live: Live) -> str:
         ["texts", "bits/block", "decoder", "state", "blocks", "BER, 95 % interval", "BLER", "unmatched", "ambiguous"]
     ]
     for row in live.errors:
-        figures = [
-            with_interval(row.ber, row.ber_ci95),
-            f"{row.bler:.4f}",
-            str(row.unmatched),
-            str(row.ambiguous),
-        ]
-        rows.append(
-            [
-                row.texts,
-                f"{row.message_bits:.2f}",
-                row.decoder,
-                KNOWLEDGE[row.state_knowledge],
-                str(row.blocks),
-                *figures,
-            ]
-        )
+        read = [row.texts, f"{row.message_bits:.2f}", row.decoder, KNOWLEDGE[row.state_knowledge], str(row.blocks)]
+        wrong = [with_interval(row.ber, row.ber_ci95), f"{row.bler:.4f}", str(row.unmatched), str(row.ambiguous)]
+        rows.append(read + wrong)
     return aligned_table(rows)
 
 

@@ -11,10 +11,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from wm_env.common.files import read_json
-from wm_env.common.tensors import unreadable
+from wm_env.common.files import read_json, write_atomically
+from wm_env.common.tensors import disk_errors, unreadable
+
+_PYTORCH = {"format": "pt"}
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
@@ -46,12 +49,32 @@ def stored_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
         ValueError: a file is damaged or none of safetensors, or the index is none.
     """
     for path in checkpoint_files(folder):
-        try:
-            with safe_open(path, framework="pt") as shard:
-                for name in shard.keys():  # noqa: SIM118 - safe_open is no mapping
-                    yield name, shard.get_tensor(name)
-        except SafetensorError as error:
-            raise unreadable(path, "safetensors", error) from None
+        with _opened(path) as shard:
+            for name in shard.keys():  # noqa: SIM118 - safe_open is no mapping
+                yield name, shard.get_tensor(name)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, framework="pt") as shard:
+            yield shard
+    except SafetensorError as error:
+        raise unreadable(path, "safetensors", error) from None
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] = _PYTORCH) -> None:
+    """Write a safetensors file, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+
+    def write(temporary: Path) -> None:
+        with disk_errors(path):
+            save_file(dict(tensors), temporary, dict(metadata))
+
+    write_atomically(path, write)
 
 
 class TensorReader:
@@ -73,21 +96,13 @@ class TensorReader:
         self._stored = {network: stored for stored, network in names.items()}
         self._file: dict[str, Path] = {}
         for path in checkpoint_files(folder):
-            with self._open(path) as shard:
+            with _opened(path) as shard:
                 for name in shard.keys():  # noqa: SIM118 - safe_open is no mapping
                     if name not in names or name in self._file:
                         raise ValueError(f"{folder}: unexpected tensor {name!r}")
                     self._file[name] = path
         if missing := sorted(names.keys() - self._file.keys()):
             raise ValueError(f"{folder}: {len(missing)} tensors are missing, the first is {missing[0]!r}")
-
-    @contextmanager
-    def _open(self, path: Path) -> Iterator[Any]:
-        try:
-            with safe_open(path, framework="pt") as shard:
-                yield shard
-        except SafetensorError as error:
-            raise unreadable(path, "safetensors", error) from None
 
     def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor that the network calls `name`.
@@ -96,7 +111,7 @@ class TensorReader:
             ValueError: it has another shape, or the file is damaged.
         """
         stored = self._stored[name]
-        with self._open(self._file[stored]) as shard:
+        with _opened(self._file[stored]) as shard:
             tensor: Tensor = shard.get_tensor(stored)
         if tuple(tensor.shape) != shape:
             raise ValueError(
@@ -139,18 +154,7 @@ def load_tensors(
         ValueError: a tensor is missing, unexpected or of another shape than config.json says.
         OSError: a file is missing.
     """
-    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    state: dict[str, Tensor] = {}
-    digests: dict[str, str] = {}
-    for name, tensor in stored_tensors(folder):
-        if name not in names or name in digests:
-            raise ValueError(f"{folder}: unexpected tensor {name!r}")
-        if tuple(tensor.shape) != shapes[names[name]]:
-            wanted = shapes[names[name]]
-            raise ValueError(f"{folder}: tensor {name!r} has shape {tuple(tensor.shape)}, config.json says {wanted}")
-        digests[name] = tensor_digest(tensor)
-        state[names[name]] = owned(tensor, device, dtype)
-    if missing := sorted(names.keys() - digests.keys()):
-        raise ValueError(f"{folder}: {len(missing)} tensors are missing, the first is {missing[0]!r}")
+    read, shapes = TensorReader(folder, names), network.state_dict()
+    state = {name: owned(read(name, tuple(shapes[name].shape)), device, dtype) for name in names.values()}
     network.load_state_dict(state, strict=False, assign=True)
-    return digests
+    return read.digests

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -23,7 +22,7 @@ from wm_env.lm.models.exact.quantise import W8
 from wm_env.lm.models.exact.weights import FloatSource, integer_tensors, scale_name
 from wm_env.lm.models.llada import exact_shape
 from wm_env.lm.models.llada_config import LLaDAConfig, tensor_names
-from wm_env.lm.models.weights import tensor_digest
+from wm_env.lm.models.weights import save_tensors, tensor_digest
 
 FORMAT = 1
 
@@ -41,7 +40,7 @@ def save_lm(
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config.to_json())
     save_tokenizer(folder, tokenizer)
-    write_atomically(folder / "model.safetensors", lambda path: _save(tensors, path, {"format": "pt"}))
+    save_tensors(folder / "model.safetensors", tensors)
 
 
 def save_integers(
@@ -61,7 +60,7 @@ def save_integers(
     digests = {name: tensor_digest(tensor) for name, tensor in tensors.items()}
     write_json(folder / "config.json", {**config.to_json(), **format_values(W8, digests)})
     save_tokenizer(folder, tokenizer)
-    write_atomically(folder / "model.safetensors", lambda path: _save(tensors, path, {"format": "pt"}))
+    save_tensors(folder / "model.safetensors", tensors)
 
 
 def save_tokenizer(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -112,7 +111,7 @@ def save_progress(
         "history": list(progress.history),
     }
     metadata = {"format": str(FORMAT), "progress": json.dumps(about), "settings": json.dumps(settings)}
-    write_atomically(path, lambda temporary: _save(tensors, temporary, metadata))
+    save_tensors(path, tensors, metadata)
 
 
 def load_progress(
@@ -180,11 +179,6 @@ def _check_tensors(path: Path, tensors: Mapping[str, Tensor], network: LlamaForC
         # Of an optimizer: one number for each of a parameter's, or one for all.
         if owner is None or tensor.shape not in (owner.shape, ()):
             raise ValueError(f"{path}: tensor {entry!r} is of no use: start in a new folder")
-
-
-def _save(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
-    with disk_errors(path):
-        save_file(dict(tensors), path, dict(metadata))
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from wm_env.common.files import reading, write_atomically
-from wm_env.common.tensors import disk_errors, unreadable
+from wm_env.common.files import reading
+from wm_env.common.tensors import unreadable
+from wm_env.lm.models.weights import save_tensors
 from wm_env.lm.text import tokenizer_fingerprint
 from wm_env.lm.text_files import read_lines
 
@@ -223,18 +223,13 @@ def load_or_tokenize(texts: Sequence[Path], tokenizer: PreTrainedTokenizerFast, 
         except SafetensorError as error:
             raise unreadable(cache, "token cache", error) from None
     stream = tokenize(texts, tokenizer)
-    write_atomically(cache, lambda path: _save(stream, path, source))
+    save_tensors(cache, vars(stream), {"source": source})
     return stream
 
 
 def _digest(path: Path) -> str:
     with reading(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _save(stream: TokenStream, path: Path, source: str) -> None:
-    with disk_errors(path):
-        save_file(vars(stream), path, {"source": source})
 
 
 def draw_windows(stream: TokenStream, weights: Tensor, rows: int, length: int, generator: torch.Generator) -> Tensor:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from reedsolo import ReedSolomonError, RSCodec, init_tables
 
-from polar.text.framing import CHECK_BITS, SHORT_HEADER, BitString, FrameKeys, Message, frame_length, open_frame
+from polar.text.framing import CHECK_BITS, SHORT_HEADER, BitString, Message, frame_length, open_frame
+from polar.text.keys.derivation import MessageKeys
 from wm_env.common.arrays import Ints
 
 _LOG, _EXP = (np.array(table, dtype=np.int64) for table in init_tables()[:2])
@@ -164,7 +165,7 @@ def _times(first: Ints, second: Ints) -> Ints:
     return _PRODUCTS.take(first << 8 | second)
 
 
-def open_bytes(data: bytes, keys: FrameKeys) -> tuple[Message | None, int]:
+def open_bytes(data: bytes, keys: MessageKeys) -> tuple[Message | None, int]:
     """The message of a frame in whole bytes if it fills them and its check value is right; check values compared."""
     bits = BitString(int.from_bytes(data, "big"), 8 * len(data))
     length = frame_length(bits, keys)

@@ -6,6 +6,7 @@ slower hash, because a receiver asks for a million numbers a text.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -43,18 +44,12 @@ class Randomness:
     def words(self, word: Ints, slot: Ints, token: Ints, digest: Words) -> Words:
         """The numbers of places and tokens for payload beginnings; all arguments broadcast."""
         place = (word * SLOTS + slot).astype(np.uint64) << np.uint64(24) | token.astype(np.uint64)
-        blocks = np.empty((*np.broadcast_shapes(place.shape, digest.shape), 2), dtype="<u8")
-        blocks[..., 0] = place
-        blocks[..., 1] = digest
-        return self._words.encrypt(blocks)[..., 0]
+        return self._words.encrypt(place, digest)[..., 0]
 
     def pilots(self, word: Ints, slot: Ints, token: Ints) -> Words:
         """The numbers of level 0; all arguments broadcast. Leading 16 bits as in `pilot_leads`."""
-        blocks = np.empty((*np.broadcast_shapes(word.shape, slot.shape, token.shape), 2), dtype="<u8")
-        blocks[..., 0] = word // LANES * SLOTS + slot
-        blocks[..., 1] = token
-        lanes = self._pilots.encrypt(blocks).view("<u2")
-        lane = np.broadcast_to(word % LANES, blocks.shape[:-1])[..., None]
+        lanes = self._pilots.encrypt(word // LANES * SLOTS + slot, token).view("<u2")
+        lane = np.broadcast_to(word % LANES, lanes.shape[:-1])[..., None]
         lead = np.take_along_axis(lanes, lane, axis=-1)[..., 0].astype(np.uint64)
         return lead << np.uint64(48) | self.words(word, slot, token, NO_BITS[0]) >> np.uint64(16)
 
@@ -63,17 +58,12 @@ class Randomness:
 
         Group g holds the words `LANES` g and following; the result has shape (m, `LANES` groups).
         """
-        blocks = np.empty((len(token), len(groups), 2), dtype="<u8")
-        blocks[..., 0] = groups * SLOTS + slot[:, None]
-        blocks[..., 1] = token[:, None]
-        return self._pilots.encrypt(blocks).view("<u2").reshape(len(token), LANES * len(groups))
+        lanes = self._pilots.encrypt(groups * SLOTS + slot[:, None], token[:, None]).view("<u2")
+        return lanes.reshape(len(token), LANES * len(groups))
 
     def extend(self, digests: Words, bit: int | Ints) -> Words:
         """The digests of payload beginnings, each with one more bit: the same one, or one for each."""
-        blocks = np.empty((*digests.shape, 2), dtype="<u8")
-        blocks[..., 0] = digests
-        blocks[..., 1] = bit
-        return self._digests.encrypt(blocks)[..., 0]
+        return self._digests.encrypt(digests, np.asarray(bit))[..., 0]
 
     def digests(self, bits: Sequence[int]) -> Words:
         """The digest for each level 0, 1, ..., K, K + 1 of a payload of K bits."""
@@ -96,8 +86,11 @@ class _Cipher:
         derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(key.secret)
         self._encryptor = Cipher(AES(derived), ECB()).encryptor()
 
-    def encrypt(self, blocks: Words) -> Words:
-        """Blocks of two little-endian words each, shape (..., 2), encrypted."""
+    def encrypt(self, first: NDArray[Any], second: NDArray[Any]) -> Words:
+        """Blocks of two little-endian words each, which broadcast to (...), encrypted: shape (..., 2)."""
+        blocks = np.empty((*np.broadcast_shapes(first.shape, second.shape), 2), dtype="<u8")
+        blocks[..., 0] = first
+        blocks[..., 1] = second
         output = np.empty(blocks.nbytes + 16, dtype=np.uint8)
         if blocks.size:
             self._encryptor.update_into(blocks.data.cast("B"), output.data)

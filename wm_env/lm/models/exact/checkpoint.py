@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
-from wm_env.common.files import fingerprint, make_folder, write_atomically, write_json
-from wm_env.common.tensors import disk_errors
+from wm_env.common.files import fingerprint, make_folder, write_json
 from wm_env.lm.models.exact.network import VERSION
 from wm_env.lm.models.exact.quantise import Form
 from wm_env.lm.models.exact.weights import (
@@ -28,7 +26,7 @@ from wm_env.lm.models.exact.weights import (
     integer_tensors,
     scale_name,
 )
-from wm_env.lm.models.weights import TensorReader, tensor_digest
+from wm_env.lm.models.weights import TensorReader, save_tensors, tensor_digest
 
 FORMAT_KEYS = ("arithmetic", "weight_format", "weights_sha256")
 """What config.json of an integer checkpoint states beside the shape of the network."""
@@ -126,22 +124,22 @@ def write_integers(
         raise FileExistsError(f"{out} exists already: choose another folder")
     make_folder(out)
     stored = {name: key for key, name in _integer_names(source.shape, names).items()}
-    shards: list[dict[str, Tensor]] = [{}]
+    shard: dict[str, Tensor] = {}
     files: list[Path] = []
     place: dict[str, str] = {}
     digests: dict[str, str] = {}
     size = 0
     for name, tensor in integer_tensors(source):
         if size and size + tensor.nbytes > _SHARD_BYTES:
-            files.append(_write_shard(shards[-1], out / f"model-{len(files) + 1:05}.safetensors"))
-            shards, size = [{}], 0
-        file = f"model-{len(files) + 1:05}.safetensors"
-        shards[-1][stored[name]] = tensor.contiguous()
-        place[stored[name]] = file
+            files.append(out / f"model-{len(files) + 1:05}.safetensors")
+            save_tensors(files[-1], shard)
+            shard, size = {}, 0
+        shard[stored[name]] = tensor.contiguous()
+        place[stored[name]] = f"model-{len(files) + 1:05}.safetensors"
         digests[stored[name]] = tensor_digest(tensor)
         size += tensor.nbytes
-    last = out / ("model.safetensors" if not files else f"model-{len(files) + 1:05}.safetensors")
-    files.append(_write_shard(shards[-1], last))
+    files.append(out / (f"model-{len(files) + 1:05}.safetensors" if files else "model.safetensors"))
+    save_tensors(files[-1], shard)
     if len(files) > 1:
         write_json(out / "model.safetensors.index.json", {"metadata": {}, "weight_map": place})
     write_json(out / "config.json", {**values, **format_values(source.form, digests)})
@@ -149,12 +147,3 @@ def write_integers(
         if (tokenizer_of / file).is_file():
             shutil.copyfile(tokenizer_of / file, out / file)
     return files
-
-
-def _write_shard(tensors: Mapping[str, Tensor], path: Path) -> Path:
-    def write(temporary: Path) -> None:
-        with disk_errors(path):
-            save_file(dict(tensors), temporary, {"format": "pt"})
-
-    write_atomically(path, write)
-    return path

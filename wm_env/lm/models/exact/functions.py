@@ -58,13 +58,18 @@ def exp2_float32_(x: Tensor) -> Tensor:
     3. Evaluate p = 1 + c_1 f + c_2 f^2 + c_3 f^3 + c_4 f^4 by Horner's rule. Every sum and every product is rounded.
     4. Add n to the exponent of p.
     """
-    t = x + MAGIC_FLOAT32
-    x.sub_(t - MAGIC_FLOAT32)
-    p = x * EXP2_FLOAT32[0]
-    for coefficient in EXP2_FLOAT32[1:]:
+    return _exp2_(x, MAGIC_FLOAT32, EXP2_FLOAT32, torch.int32, 23)
+
+
+def _exp2_(x: Tensor, magic: float, coefficients: tuple[float, ...], bits: torch.dtype, mantissa: int) -> Tensor:
+    """The four steps in the format of x, whose numbers have so many bits of mantissa; `bits`: integers of its size."""
+    t = x + magic
+    x.sub_(t - magic)
+    p = x * coefficients[0]
+    for coefficient in coefficients[1:]:
         p.add_(coefficient).mul_(x)
     p.add_(1.0)
-    p.view(torch.int32).add_(t.view(torch.int32).bitwise_left_shift_(23))
+    p.view(bits).add_(t.view(bits).bitwise_left_shift_(mantissa))
     return p
 
 
@@ -74,14 +79,7 @@ def exp2(x: Tensor) -> Tensor:
     As `exp2_float32_`, with M = 1.5 2^52 and thirteen coefficients ln(2)^k / k!.
     """
     nothing = x == -torch.inf
-    x = x.masked_fill(nothing, 0.0)
-    t = x + _MAGIC_64
-    x.sub_(t - _MAGIC_64)
-    p = x * _EXP2_64[0]
-    for coefficient in _EXP2_64[1:]:
-        p.add_(coefficient).mul_(x)
-    p.add_(1.0)
-    p.view(torch.int64).add_(t.view(torch.int64).bitwise_left_shift_(52))
+    p = _exp2_(x.masked_fill(nothing, 0.0), _MAGIC_64, _EXP2_64, torch.int64, 52)
     return p.masked_fill_(nothing, 0.0)
 
 

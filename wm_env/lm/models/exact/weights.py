@@ -12,10 +12,10 @@ The gains of the norms before attention and MLP are in the matrices behind them 
 norm is, in float32, and so are biases.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -89,62 +89,54 @@ class ExactShape:
         yield "model.norm.weight", (d,), None
 
 
-class Source(Protocol):
-    """The integers of a network."""
-
-    @property
-    def shape(self) -> ExactShape:
-        """Its sizes."""
-
-    @property
-    def form(self) -> Form:
-        """Its number format."""
-
-    def matrix(self, *parts: tuple[str, str | None]) -> Matrix:
-        """Matrices one below the other: their names, and the norms whose gains they take in."""
-
-    def vector(self, name: str) -> Tensor:
-        """A gain or a bias, float32."""
-
-
 @dataclass(frozen=True)
-class FloatSource:
-    """A checkpoint in floats, quantised matrix by matrix."""
+class Source(ABC):
+    """The integers of a network, made from what `read` gives.
+
+    Attributes:
+        shape: the sizes of the network.
+        form: its number format.
+        read: reads the checkpoint.
+    """
 
     shape: ExactShape
     form: Form
     read: Read
 
-    def matrix(self, *parts: tuple[str, str | None]) -> Matrix:
-        """As in `Source`."""
-        return _stacked([self._one(name, norm) for name, norm in parts])
-
-    def _one(self, name: str, norm: str | None) -> Matrix:
-        gain = None if norm is None else self.read(norm, self.shape.of(norm))
-        return quantise_matrix(self.read(name, self.shape.of(name)), self.form, gain)
-
-    def vector(self, name: str) -> Tensor:
-        """As in `Source`."""
-        return self.read(name, self.shape.of(name)).to(torch.float32, copy=True)
-
-
-@dataclass(frozen=True)
-class IntegerSource:
-    """A checkpoint that stores integers."""
-
-    shape: ExactShape
-    form: Form
-    read: Read
-
-    def matrix(self, *parts: tuple[str, str | None]) -> Matrix:
-        """As in `Source`.
+    @abstractmethod
+    def one(self, name: str, norm: str | None) -> Matrix:
+        """The matrix of this name, with the gain of a norm taken in.
 
         Raises:
             ValueError: a tensor is none of the format.
         """
-        return _stacked([self._one(name) for name, _ in parts])
 
-    def _one(self, name: str) -> Matrix:
+    def matrix(self, *parts: tuple[str, str | None]) -> Matrix:
+        """Matrices one below the other: their names, and the norms whose gains they take in; errors as of `one`."""
+        matrices = [self.one(name, norm) for name, norm in parts]
+        if len(matrices) == 1:
+            return matrices[0]
+        return Matrix(torch.cat([matrix.q for matrix in matrices]), torch.cat([matrix.scale for matrix in matrices]))
+
+    def vector(self, name: str) -> Tensor:
+        """A gain or a bias, float32."""
+        return self.read(name, self.shape.of(name)).to(torch.float32, copy=True)
+
+
+class FloatSource(Source):
+    """A checkpoint in floats, quantised matrix by matrix."""
+
+    def one(self, name: str, norm: str | None) -> Matrix:
+        """As in `Source`."""
+        gain = None if norm is None else self.read(norm, self.shape.of(norm))
+        return quantise_matrix(self.read(name, self.shape.of(name)), self.form, gain)
+
+
+class IntegerSource(Source):
+    """A checkpoint that stores integers, with all gains taken in."""
+
+    def one(self, name: str, norm: str | None) -> Matrix:
+        """As in `Source`."""
         shape = self.shape.of(name)
         q, scale = self.read(name, shape), self.read(scale_name(name), shape[:1])
         wanted = torch.int8 if self.form == W8 else torch.int32
@@ -155,10 +147,6 @@ class IntegerSource:
         if not bool((scale >= SMALLEST).all() and scale.isfinite().all()):
             raise ValueError(f"{name} has a scale that is no number of at least 2^-40")
         return Matrix(q.clone(), scale.clone())
-
-    def vector(self, name: str) -> Tensor:
-        """As in `Source`."""
-        return self.read(name, self.shape.of(name)).to(torch.float32, copy=True)
 
 
 def folded(shape: ExactShape) -> set[str]:
@@ -212,9 +200,3 @@ def form_named(name: object) -> Form:
     if not isinstance(name, str) or name not in FORMS:
         raise ValueError(f"weight_format {name!r} is not implemented; {', '.join(FORMS)} are")
     return FORMS[name]
-
-
-def _stacked(matrices: list[Matrix]) -> Matrix:
-    if len(matrices) == 1:
-        return matrices[0]
-    return Matrix(torch.cat([matrix.q for matrix in matrices]), torch.cat([matrix.scale for matrix in matrices]))
