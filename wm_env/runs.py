@@ -95,14 +95,7 @@ class RunTask:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a run ended with.
-
-    Attributes:
-        folder: of the run.
-        task: what the law was made for.
-        tree: of the run.
-        law: on that tree.
-    """
+    """What a run ended with: the law on its tree, and what it was made for."""
 
     folder: RunFolder
     task: RunTask

@@ -62,13 +62,7 @@ class LogitsToSimplices(
 class VectorLogitsToSimplices(gym.vector.VectorActionWrapper, gym.utils.RecordConstructorArgs):
     """`LogitsToSimplices` for a vector environment: logits (copies, N * M * (1 + Q)) of all copies at once.
 
-    Args:
-        env: what `gymnasium.make_vec` returns for this environment.
-        bound: largest absolute logit.
-
-    Raises:
-        TypeError: the actions of `env` are no simplices.
-        ValueError: the bound is no number above 0.
+    Arguments and errors as of `LogitsToSimplices`; `env` is what `gymnasium.make_vec` returns for this environment.
     """
 
     def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], bound: float = 10.0):

@@ -142,11 +142,9 @@ def flat_values(values: Mapping[str, Any], before: str = "") -> dict[str, int | 
 
 
 def heat_maps(panels: Mapping[str, tuple[Tensor, str]], rows: str) -> Figure:
-    """Tables side by side, states downwards, each with a colour bar of its own and all on one scale.
+    """Tables of probabilities side by side, states downwards, each with a colour bar of its own and all on one scale.
 
-    Args:
-        panels: by title, the table of probabilities and what its columns are.
-        rows: what the rows are.
+    `panels` says by title the table and what its columns are, `rows` what the rows are.
     """
     figure = Figure(figsize=(5.5 * len(panels), 4.5), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]

@@ -72,10 +72,7 @@ def create_run(path: Path, tree: StateTree, settings: Mapping[str, Any], command
 
 
 def check_names(**names: str) -> None:
-    """Check that names of files can be written into a configuration and printed.
-
-    Args:
-        names: by option.
+    """Check that names of files, by option, can be written into a configuration and printed.
 
     Raises:
         ValueError: one is not UTF-8; a command line holds it all the same.

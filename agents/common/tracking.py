@@ -48,13 +48,7 @@ def check_tracker(name: str | None) -> None:
 
 
 def open_tracker(name: str, folder: Path, first: int, settings: Mapping[str, int | float | str]) -> Tracker:
-    """Begin a run there.
-
-    Args:
-        name: wandb or mlflow.
-        folder: of the run, after which it is named.
-        first: iteration that it begins with; not 0 if it was resumed.
-        settings: of the run by dotted name.
+    """Begin a run there, named after the run's folder; `first`, its first iteration, is not 0 if it was resumed.
 
     Raises:
         ValueError: the library is missing, or cannot begin, for one of its own reasons.

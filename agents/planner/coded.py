@@ -221,11 +221,9 @@ def slotted_channel(
     schedule works out.
 
     Args:
-        cover: p(x|s), shape (N, Q).
-        words: word of every candidate, shape (N, Q), -1 where the cover is 0.
+        cover, words, message_bits: as in `wrong_mass`.
         seen: number of what the decoder sees of a candidate, shape (N, Q).
         state_probs: how much the states count, shape (N,).
-        message_bits: l.
         budget: total variation of every state, shape (N,), at most the sum of its `wrong_mass`.
         slots: J >= 1.
     """

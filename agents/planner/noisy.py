@@ -72,10 +72,7 @@ def plan_noisy(
     compare its rate with `wm_env.criteria.noise.noisy_rate_bound`.
 
     Args:
-        tree: the states and their covers.
-        channels: one for each block, P(y|x,s), see `wm_env.criteria.channel.tree_channels`.
-        epsilon: bound on sum_b gamma^b c_b, b = 1..B.
-        gamma: discount, in (0, 1].
+        tree, channels, epsilon, gamma: as there.
         labels: M, a power of two; by default the smallest that suffices for a proper colouring.
         iterations: updates at each multiplier.
         generator: if given, the first law is drawn with it; otherwise the first law is a proper colouring.

@@ -179,7 +179,6 @@ def _schedule(jobs: _Jobs, room: Floats, admissible: Floats) -> Floats:
     """The masses of candidates in all words and slots, shape (m, 2^l, J), of symbols that have no common state.
 
     Args:
-        jobs: the candidates.
         room: what is left in the words and slots of their states, shape (m, 2^l, J).
         admissible: the most that other words may take of a candidate, shape (m, 2^l), 0 at its own word.
     """

@@ -36,11 +36,7 @@ class PPOSettings(AgentSettings):
     """Rollouts between two exact evaluations, each with a row of metrics and a checkpoint."""
 
     def check(self) -> None:
-        """Check all of them.
-
-        Raises:
-            ValueError: the first one that is out of range.
-        """
+        """As in `AgentSettings`."""
         check_choices(self)
         check_numbers("above 0", lambda value: value > 0, evaluate_every=self.evaluate_every, epochs=self.epochs)
         check_nonnegative(dual_gain=self.dual_gain)

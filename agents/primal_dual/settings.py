@@ -32,11 +32,7 @@ class LearnerSettings(AgentSettings):
     """Size and start of the policy."""
 
     def check(self) -> None:
-        """Check all of them.
-
-        Raises:
-            ValueError: the first one that is out of range.
-        """
+        """As in `AgentSettings`."""
         check_choices(self)
         check_numbers("above 0", lambda value: value > 0, evaluate_every=self.evaluate_every)
         check_positive(learning_rate=self.learning_rate, dual_step=self.dual_step)

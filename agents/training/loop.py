@@ -39,10 +39,7 @@ def fit(
 ) -> Evaluation:
     """Train to the last iteration; save the best law that meets the limit, or the last law if none does.
 
-    Args:
-        folder, problem, objective, settings, learner: of the run.
-        resume: go on from the checkpoint.
-        track: the tracker that gets the numbers too, a name in `agents.common.tracking`.
+    `resume` goes on from the checkpoint; `track`, a name in `agents.common.tracking`, gets the numbers too.
 
     Raises:
         InterruptedRunError: a signal came; the checkpoint and the best law so far were saved first.
@@ -206,11 +203,7 @@ def _limits(problem: Problem, objective: Objective) -> dict[str, float]:
 
 
 def _restore(folder: RunFolder, learner: Learner) -> _Progress:
-    """Put a learner where the checkpoint was taken.
-
-    Raises:
-        ValueError: an entry of the checkpoint is wrong.
-    """
+    """Put a learner where the checkpoint was taken; ValueError if an entry of it is wrong."""
     source = folder.checkpoint
     tensors, meta = load_checkpoint(folder)
     of_best = {name: tensors.pop(name) for name in list(tensors) if name.startswith("best.")}

@@ -36,12 +36,8 @@ def summary_of(
 ) -> dict[str, Any]:
     """What summary.json says of a run: JSON types.
 
-    Args:
-        settings: of the run.
-        best: the evaluation whose law was saved, None if none met the limit.
-        iterations: done in all.
-        result: see `results`.
-        seconds: that this process took.
+    `best` is the evaluation whose law was saved, None if none met the limit; `result` that of `results`; `iterations`
+    were done in all; this process took the `seconds`.
     """
     asked = {name: getattr(settings, name) for name in ("agent", "seed", "objective", "epsilon", "gamma")}
     return {

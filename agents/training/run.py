@@ -151,13 +151,9 @@ def problem_of(folder: RunFolder, settings: RunSettings, fingerprint: str) -> Pr
 @usual_torch()
 @with_gradients()
 def train(run: Run, track: str | None = None) -> Evaluation:
-    """Find a law with the agent of the settings and write it to the run folder.
+    """Find a law with the agent of the settings and write it to the run folder; `track` as in `agents.common.tracking`.
 
     A new run that fails before it has a checkpoint or a law is removed.
-
-    Args:
-        run: what `start_run` or `resume_run` returned.
-        track: wandb or mlflow get the numbers too, see `agents.common.tracking`.
 
     Raises:
         agents.common.interrupts.InterruptedRunError: a signal came; the state was saved first.

@@ -126,8 +126,7 @@ def send_adapted(
     """Draw a candidate for each of T states, shape (T,); the encoder of `polar.code.codec` for every length.
 
     Args:
-        law: of the block.
-        code: of the block.
+        law, code: of the block.
         states: rows of the law, shape (T,).
         words: message xor pad, in [0, 2^l(s)), shape (T,).
         dithers: d, in [0, D), shape (T,).

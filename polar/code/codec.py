@@ -101,8 +101,7 @@ def encode_blocks(
     """Draw one block for each of T states.
 
     Args:
-        law: of the block.
-        code: of the block.
+        law, code: of the block.
         states: rows of the law, shape (T,).
         words: message xor pad, in [0, 2^l), shape (T,).
         surplus: value of the key's surplus, in [0, E), shape (T,).

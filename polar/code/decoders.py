@@ -116,11 +116,8 @@ def decoder_named(name: str) -> Decoder:
 def decision_table(decoder: str, code: BlockCode, words: Tensor, labels: LabelEvidence) -> Tensor:
     """The word on M* that a decoder returns for every observation and surplus, shape (observations, E), int64.
 
-    Args:
-        decoder: a name in `DECODERS`.
-        code: of the block.
-        words: P(o, w, e) of the code, see `word_evidence`.
-        labels: what the observations say about V, see `label_evidence`.
+    `decoder` is a name in `DECODERS`, `words` the code's `word_evidence`, `labels` the `label_evidence` of the
+    observations.
 
     Raises:
         ValueError: there is no such decoder.

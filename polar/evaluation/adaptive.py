@@ -29,12 +29,7 @@ def evaluate_adaptive(
 ) -> AdaptivePoint:
     """Choose the lengths, enumerate all errors and total variations, and measure beside it.
 
-    Args:
-        tree: of the law.
-        law: the law.
-        settings: how well a state must carry its message.
-        transmissions: Monte Carlo transmissions of every block, 0 for none.
-        seed: of the Monte Carlo.
+    There are as many Monte Carlo `transmissions` of every block, drawn with `seed`; 0 for none.
     """
     codes = adapt_codes(law, settings)
     decoded = [

@@ -36,11 +36,8 @@ def message_variations(law: BlockLaw, laws: Tensor) -> Tensor:
 def text_variation(tree: StateTree, laws: Sequence[Tensor]) -> float | None:
     """V(coded text, model's text) over whole texts, keys drawn anew for every block, averaged over all messages.
 
-    Exact: a sum over all paths of the tree and all messages. None if the sum has more than 4e9 terms.
-
-    Args:
-        tree: the state tree.
-        laws: `message_laws` of every block.
+    Exact: a sum over all paths of the tree and all messages. None if the sum has more than 4e9 terms. `laws` are the
+    `message_laws` of every block.
     """
     messages = math.prod(law.shape[1] for law in laws)
     if messages * laws[-1].shape[0] * laws[-1].shape[2] > _LARGEST:

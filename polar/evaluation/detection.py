@@ -45,8 +45,7 @@ def auc_bound(total_variation: float) -> float:
 def likelihood_ratio_auc(marked: Floats, plain: Floats) -> float:
     """The AUC of the likelihood ratio between two known laws over the same texts, exactly.
 
-    Args:
-        marked, plain: probabilities of the texts, any equal shape, each sums to 1.
+    `marked` and `plain` are the probabilities of the texts, of any equal shape; each sums to 1.
     """
     present = (marked > 0) | (plain > 0)
     first, second = marked[present], plain[present]

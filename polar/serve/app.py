@@ -51,10 +51,7 @@ _AGAIN = {"Retry-After": "5"}
 def make_app(service: Service, limits: ServeLimits, hosts: Sequence[str] = ("*",)) -> FastAPI:
     """The application of a service.
 
-    Args:
-        service: what is served; it is closed with the application.
-        limits: of requests.
-        hosts: names that the server answers to; * is every one.
+    The service is closed with the application, which answers to the names in `hosts`; * is every one.
     """
 
     @asynccontextmanager

@@ -141,11 +141,7 @@ def _compressed(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _expanded(data: NDArray[np.uint8], kind: str, length: int) -> NDArray[Any]:
-    """What `_compressed` was given: `length` numbers of a kind.
-
-    Raises:
-        ValueError: the bytes are not that.
-    """
+    """What `_compressed` was given: `length` numbers of a kind; ValueError if the bytes are not that."""
     if kind not in _KINDS or not 0 <= length <= _LONGEST:
         raise ValueError(f"no array of {length} {kind} is known")
     dtype = _KINDS[kind]

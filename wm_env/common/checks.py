@@ -94,12 +94,7 @@ def name_or_path(name: str, value: Any) -> str:
 
 
 def check_known(argument: str, name: object, names: Iterable[str]) -> None:
-    """Check that a name is one of those that there are.
-
-    Args:
-        argument: what the name was given for.
-        name: the name.
-        names: those that there are.
+    """Check that `name`, which was given for `argument`, is one of `names`.
 
     Raises:
         ValueError: it is none of them; says which there are.
@@ -112,10 +107,7 @@ def check_choices(settings: Any) -> None:
     """Check the fields of a dataclass that are a choice, `Literal` in their type, or several choices in a tuple.
 
     Python itself takes any value there, and a word that is none of the choices would count as one of them without a
-    word.
-
-    Args:
-        settings: the object; fields of other types do not count.
+    word. Fields of other types do not count.
 
     Raises:
         ValueError: the first value that is no choice; says which there are.

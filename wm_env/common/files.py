@@ -219,9 +219,8 @@ def check_replaceable(path: Path, mark: str, advice: str) -> None:
     """Check that a command would replace nothing but a file that it made itself, or an empty one.
 
     Args:
-        path: what is to be written later.
+        path, advice: as in `check_output`.
         mark: words that stand in all files of this command, within 64 KiB of the start or the end.
-        advice: what to do instead, the end of the error.
 
     Raises:
         FileExistsError: another file is there.
@@ -381,9 +380,7 @@ def check_writable(folder: Path, advice: str, name: str = "file") -> None:
 def locked_folder(folder: Path, advice: str) -> Iterator[None]:
     """Within the context an existing folder is this process's alone. It may be removed within the context.
 
-    Args:
-        folder: the folder.
-        advice: what to do if it is in use, the end of the error.
+    `advice` says what to do if it is in use, the end of the error.
 
     Raises:
         BlockingIOError: it is another process's.

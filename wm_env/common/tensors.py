@@ -59,9 +59,7 @@ def write_tensors(path: Path, file_format: FileFormat, arrays: Mapping[str, NDAr
 def disk_errors(path: Path, raised: type[Exception] = SafetensorError) -> Iterator[None]:
     """Within the context what a library written in Rust cannot write to `path` is an OSError, as from Python's own.
 
-    Args:
-        path: the file.
-        raised: what the library raises instead; by default what safetensors does.
+    `raised` is what the library raises instead; by default what safetensors does.
     """
     try:
         yield

@@ -163,13 +163,7 @@ def clipped_law(cover: Tensor, bonus: Tensor, multiplier: float) -> Tensor:
     entry. The sum over x is a non-decreasing, piecewise linear function of t with 2Q breakpoints: sorting them
     finds the piece on which it is 1, and t in closed form.
 
-    Args:
-        cover: P(x|s), shape (N, Q), rows sum to 1.
-        bonus: bits that choosing x is worth later, shape (N, Q); ignored where the cover is zero.
-        multiplier: beta >= 0, bits per unit of total variation.
-
-    Returns:
-        q, shape (N, Q), rows sum to 1, zero where the cover is zero.
+    Arguments and result as of `Cost.best_response`.
     """
     support = cover > 0
     bonus = bonus - torch.where(support, bonus, -torch.inf).amax(1, keepdim=True)

@@ -43,7 +43,6 @@ def texts_of(tree: StateTree, laws: Sequence[Floats]) -> tuple[Floats, list[Ints
     """The law of whole texts: q(text | prompt), shape (N, Q^B), and the states behind the beginnings of texts.
 
     Args:
-        tree: the states.
         laws: q(x|s) of the first blocks, one (N, Q) for each; as many blocks are followed.
 
     Returns:

@@ -66,7 +66,6 @@ def chain_rule_bits(lm: MaskedLM, windows: Tensor, context: int, temperature: fl
     """-log2 p(x_i | context, x_<i, masks at i..L), exactly, one commit per step from left to right.
 
     Args:
-        lm: the model.
         windows: (N, context + L) int64; the last L tokens are scored.
         context: clean tokens before the block.
         temperature: tau of the model's law.

@@ -160,8 +160,7 @@ def canvas_digest(network: ExactNetwork, lm: MaskedLM) -> str:
 def _scores(lm: MaskedLM, tree: StateTree) -> str:
     """Hash of the scores of the first candidates of the first state, checked against those in an exact tree.
 
-    Raises:
-        ValueError: the tree has others.
+    ValueError if the tree has others.
     """
     block, context = tree.blocks[0], lm.encode(tree.prompts[0])
     tokens = torch.from_numpy(block.tokens[0, :CANDIDATES])

@@ -170,10 +170,7 @@ def common_map_success(
     """The best success probability over laws of the given maps and of those that `rounds` of column generation add.
 
     Args:
-        pmf: p(x|s), shape (N, Q).
-        seen: number 0, 1, ... of what the decoder sees of a candidate, shape (N, Q).
-        state_probs: law of the states, shape (N,).
-        message_bits: l >= 1.
+        pmf, seen, state_probs, message_bits: as in `common_map_limits`.
         maps: word of every number in `seen`, shape (maps, numbers), at least one map.
         rounds: most maps that are added, one after the other; fewer if no better one is found or U is reached.
         seed: of the search for maps, which is not exhaustive.

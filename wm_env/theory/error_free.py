@@ -89,11 +89,7 @@ def error_free_bits_by_state(covers: Sequence[Floats], state_probs: Sequence[Flo
     No code in which the length is a function of the state has more. A state carries l bits at the price 1 - U(l), if
     it has 2^l candidates. The budget goes to the cheapest bits of all states, along the convex hull of each state's
     prices, and may end inside a step; whole lengths have at most as many.
-
-    Args:
-        covers: P(x|s) of every block, shape (N, Q) each.
-        state_probs: law of the states of every block, shape (N,) each.
-        tv_budget: mean over blocks and states, >= 0.
+    Arguments as of `error_free_bits`.
     """
     cover, weights = _all_states(covers, state_probs)
     most = np.log2((cover > 0).sum(1)).astype(np.int64)

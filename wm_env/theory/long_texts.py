@@ -86,9 +86,7 @@ def product_variation(laws: Floats, covers: Floats, state_probs: Floats, blocks:
 
     Args:
         laws: q(x|s), shape (N, Q), zero where the cover is.
-        covers: p(x|s), shape (N, Q).
-        state_probs: law of each block's state, shape (N,).
-        blocks: n >= 1.
+        covers, state_probs, blocks: as in `text_success`.
     """
     chances = (state_probs[:, None] * covers)[covers > 0]
     with np.errstate(divide="ignore"):
@@ -124,9 +122,7 @@ def tilt_texts(covers: Floats, state_probs: Floats, blocks: int, variation: floa
     For a budget of the divergence D(q || p) the tilted law is the best (`wm_env.criteria.costs.KLDivergence`).
 
     Args:
-        covers: p(x|s), shape (N, Q).
-        state_probs: law of each block's state, shape (N,).
-        blocks: n >= 1.
+        covers, state_probs, blocks: as in `text_success`.
         variation: budget for V(q^n, p^n), in [0, 1].
         steps: halvings of the exponent's interval.
     """

@@ -50,7 +50,6 @@ def parts_of(tree: StateTree, channels: Sequence[BlockChannel], most_maps: int =
     """The parts of all blocks at total variation 0, in the order of blocks.
 
     Args:
-        tree: the states and their covers.
         channels: of every block, see `wm_env.criteria.channel.tree_channels`.
         most_maps: most maps of a part of several states, up to `MOST_MAPS`.
     """

@@ -57,7 +57,6 @@ def steered_limit(
     """The value of the linear programme over occupation measures, with laws that reach it.
 
     Args:
-        tree: the states and their covers.
         message_bits: l, of every block or of each block.
         epsilon: bound on sum_b gamma^b c_b, b = 1..B.
         gamma: discount of the costs, in (0, 1].

@@ -68,8 +68,7 @@ def likeliest_paths(
         values: W with 0 for free bits, shape (F, n).
         taps: c as a number, c_0 its lowest bit.
         paths: P.
-        words: filled, likeliest path first.
-        scores: filled; -inf where there are fewer paths.
+        words, scores: filled, likeliest path first; score -inf where there are fewer paths.
     """
     frames, n = received.shape
     levels = level_of(n) + 1
@@ -313,8 +312,6 @@ def draw_drafts(
         taps: as above.
         paths: drafts of a frame.
         generator: source of the draws.
-        words: filled.
-        dead_ends: filled.
     """
     frames, n = received.shape
     levels = level_of(n) + 1

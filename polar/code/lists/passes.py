@@ -54,9 +54,7 @@ def decode_paths(
     """Successive-cancellation list decoding with P paths.
 
     Args:
-        llr: LLRs of U_1..U_n given what was received, ln P(0) - ln P(1), shape (F, n), n a power of two.
-        forced: positions of W that the decoder knows, shape (n,).
-        values: their values in the order of the positions, shape (F, forced.sum()).
+        llr, forced, values: as in `polar.code.batches.decide`.
         paths: P, 1 to 4096.
         taps: the convolution, see `precoding`.
 

@@ -102,11 +102,7 @@ def _what_receivers_need(channel: "Channel") -> str:
 
 
 def _nonces_to_use(options: Embed, ledger: NonceLedger) -> Iterator[int]:
-    """The nonce that was asked for, or the first few that are free.
-
-    Raises:
-        ValueError: the nonce was used before.
-    """
+    """The nonce that was asked for, or the first few that are free; ValueError if the nonce was used before."""
     if options.nonce is None:
         return _free_nonces(ledger)
     if not options.allow_nonce_reuse:
@@ -210,8 +206,7 @@ def _decode_by_record(
 ) -> tuple[Decoded, Settings, str]:
     """Read the text with the record that was written beside it; `nonce` and `prompt` are None where they are not given.
 
-    Raises:
-        ValueError: the record belongs to another prompt or nonce.
+    ValueError if the record belongs to another prompt or nonce.
     """
     from polar.text.records import load_record
 

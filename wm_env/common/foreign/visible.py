@@ -31,9 +31,7 @@ def is_shown(letter: str) -> bool:
 def visible(text: str, kept: str = "") -> str:
     r"""`text` with what a terminal would not show spelt out, as in \\x1b, \\u202e and \\n.
 
-    Args:
-        text: any text.
-        kept: letters that stay as they are all the same, such as line ends.
+    The letters in `kept`, such as line ends, stay as they are all the same.
     """
     if text.isascii() and text.isprintable():
         return text

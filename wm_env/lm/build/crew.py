@@ -31,7 +31,10 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class Crew:
-    """This process among the others: `rank` of `size`, and the store they share."""
+    """This process among the others: `rank` of `size`, and the store they share.
+
+    `pieces`, `agree` and `meet` raise StoppedError if another process failed.
+    """
 
     rank: int = 0
     size: int = 1
@@ -69,21 +72,13 @@ class Crew:
         return int(self.store.add(name, amount))
 
     def pieces(self, name: str, count: int) -> Iterator[int]:
-        """The pieces of 0..count-1 that fall to this process, in rising order: the next one as soon as it asks.
-
-        Raises:
-            StoppedError: another process failed.
-        """
+        """The pieces of 0..count-1 that fall to this process, in rising order: the next one as soon as it asks."""
         while (piece := self.add(name, 1) - 1) < count:
             self.check()
             yield piece
 
     def agree(self, name: str, value: str) -> str:
-        """The first process's value, in all of them.
-
-        Raises:
-            StoppedError: another process failed.
-        """
+        """The first process's value, in all of them."""
         if self.first:
             self.store.set(name, value)
         while not self.store.check([name]):
@@ -92,11 +87,7 @@ class Crew:
         return str(self.store.get(name).decode())
 
     def meet(self, name: str) -> None:
-        """Go on when all have come here.
-
-        Raises:
-            StoppedError: another process failed.
-        """
+        """Go on when all have come here."""
         here = self.add(name, 1)
         while here < self.size:
             self.check()

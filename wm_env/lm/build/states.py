@@ -108,7 +108,6 @@ def grow_tree(
     `prefix_pairs`.
 
     Args:
-        lm: the model.
         prompts: their texts.
         settings: how candidates are chosen.
         blocks: B >= 1.
@@ -191,8 +190,7 @@ def _open_together(
 ) -> dict[Context, Pool]:
     """What an earlier build left, the same in all processes.
 
-    Raises:
-        ValueError: this process computes another law than the first one.
+    ValueError if this process computes another law than the first one.
     """
     first = json.loads(crew.agree("law", json.dumps(law)))
     for name, value in law.items():

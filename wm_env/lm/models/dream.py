@@ -111,8 +111,7 @@ def shifted_exact_logits(network: ExactNetwork, canvas: Tensor, position: int) -
 def _checked(values: Mapping[str, Any]) -> dict[str, float]:
     """The numbers that shape the network.
 
-    Raises:
-        ValueError: one is missing or out of range, or a flag asks for something else than is implemented.
+    ValueError if one is missing or out of range, or a flag asks for something else than is implemented.
     """
     for name, required in _REQUIRED.items():
         if name in values and values[name] != required:

@@ -96,10 +96,7 @@ def open_network(
     """The network of a checkpoint, and the digests of its tensors by stored name.
 
     Args:
-        folder: the checkpoint.
-        values: its config.json.
-        shape: the sizes of the network.
-        names: stored name -> transformers' name of every tensor of the network in floats.
+        folder, values, shape, names: as in `open_source`.
         device: where it lives.
         dtype: number format, or None for exact arithmetic.
         build: makes the network of transformers on device "meta".

@@ -156,12 +156,7 @@ def checked_device(name: str) -> str:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    """The object in `folder`/config.json, read as plain JSON.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it is not JSON.
-    """
+    """The object in `folder`/config.json, read as plain JSON; OSError without the file, ValueError if it is none."""
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no config.json; give the folder of a checkpoint")

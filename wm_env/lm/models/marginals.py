@@ -40,17 +40,8 @@ def laws_at(lm: MaskedLM, canvas: Tensor, positions: Sequence[int], temperature:
 
     For LLaDA this is one forward pass. Other models have heads of their own, and are asked for one position a pass.
 
-    Args:
-        lm: the model.
-        canvas: (1, T) int64 token ids, masks included; T at most `lm.max_length`.
-        positions: n of 0..T-1.
-        temperature: tau > 0.
-
-    Returns:
-        (n, V) float64 on the CPU, multiples of 2^-52; each row sums to 1.
-
-    Raises:
-        ValueError: as `MaskedLM.log2_probs`.
+    `canvas` is (1, T) int64, masks included, T at most `lm.max_length`; `positions` are n of 0..T-1. The rest, result
+    and errors too, is as in `marginals`.
     """
     lm.check_canvas(canvas)
     if isinstance(lm.network, ExactNetwork) and lm.logits_at is exact_logits:

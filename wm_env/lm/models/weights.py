@@ -143,12 +143,7 @@ def load_tensors(
 ) -> dict[str, str]:
     """Put the stored tensors into a network on device "meta"; returns their digests by stored name.
 
-    Args:
-        network: parameters and shapes; what `names` leaves out stays on "meta".
-        names: stored name -> the network's name of every tensor that must be there. Others must not.
-        folder: the checkpoint.
-        device: where the tensors go.
-        dtype: what they become.
+    `names` as in `TensorReader`; what it leaves out stays on "meta". The others become `dtype` and go to `device`.
 
     Raises:
         ValueError: a tensor is missing, unexpected or of another shape than config.json says.

@@ -239,9 +239,7 @@ def draw_windows(stream: TokenStream, weights: Tensor, rows: int, length: int, g
     second window is moved back to the start of the paragraph it fell into, because prompts start there.
 
     Args:
-        stream: the tokens.
         weights: (texts,) float64, positive.
-        rows: how many windows.
         length: tokens each; no text may be shorter.
         generator: on the stream's device.
     """

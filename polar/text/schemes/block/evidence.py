@@ -20,7 +20,6 @@ def log2_evidence(vocabulary: Vocabulary, pool: Pool, candidate: int, draws: int
     """Evidence of a text that goes on with a candidate, in bits.
 
     Args:
-        vocabulary: all tokens of the model.
         pool: the distinct blocks of `draws` keyed draws.
         candidate: number of the block in the pool.
         draws: Q.

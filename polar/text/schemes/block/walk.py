@@ -161,8 +161,7 @@ def _reader(pool: CandidatePool, code: PoolCode, angle: int) -> ReadOption:
 def _draw(cover: Floats, candidates: Sequence[int], draws: KeyStream) -> int:
     """One of the candidates, in proportion to the cover, to within 2^-52 of the largest.
 
-    Raises:
-        NoMessageError: they have no probability, so no sender takes them.
+    NoMessageError if they have no probability, so that no sender takes them.
     """
     mass = cover[list(candidates)]
     if not mass.any():

@@ -50,12 +50,7 @@ def stored_form(values: Mapping[str, Any]) -> Form | None:
 
 
 def format_values(form: Form, digests: Mapping[str, str]) -> dict[str, str]:
-    """What config.json of an integer checkpoint states of its format, see `FORMAT_KEYS`.
-
-    Args:
-        form: number format of the weights.
-        digests: `tensor_digest` of every tensor by its stored name.
-    """
+    """What config.json of an integer checkpoint states of its format, see `FORMAT_KEYS`; digests as of `TensorReader`."""
     return dict(zip(FORMAT_KEYS, (VERSION, form.name, fingerprint({}, dict(digests))), strict=True))
 
 
@@ -65,9 +60,7 @@ def open_source(
     """The integers of a checkpoint, and the reader that notes the digests of its tensors.
 
     Args:
-        folder: the checkpoint.
-        values: its config.json.
-        shape: the sizes of its network.
+        folder, values, shape: the checkpoint, its config.json, the sizes of its network.
         names: stored name -> name in transformers of every tensor of the network in floats.
         form: number format for a checkpoint in floats; `form_for` chooses by default.
 
