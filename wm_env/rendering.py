@@ -13,16 +13,13 @@ from wm_env.problem import Problem
 def draw_frame(
     gained: Sequence[float], spent: Sequence[float], problem: Problem, bound: RateBound
 ) -> NDArray[np.uint8]:
-    """What has been gained and what has been spent after every finished block.
+    """What has been gained and what has been spent after every finished block; shape (360, 640, 3), uint8.
 
     Args:
         gained: sum of gamma^b r_b up to each of the finished blocks, in bits.
         spent: sum of gamma^b c_b up to each of them.
         problem: with the budget, the right dashed line.
         bound: what cannot be exceeded within the budget, the left dashed line.
-
-    Returns:
-        shape (360, 640, 3), uint8.
     """
     blocks, epsilon = len(problem.blocks), problem.epsilon
     figure = Figure(figsize=(6.4, 3.6), dpi=100, layout="constrained")

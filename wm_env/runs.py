@@ -17,6 +17,16 @@ from wm_env.tree import StateTree, load_tree
 
 
 @dataclass(frozen=True)
+class _Inside:
+    """What is called so in a run folder; its path for a `RunFolder` that is asked for it."""
+
+    name: str
+
+    def __get__(self, run: "RunFolder", owner: type["RunFolder"]) -> Path:
+        return run.path / self.name
+
+
+@dataclass(frozen=True)
 class RunFolder:
     """Where the files of a run are.
 
@@ -26,45 +36,22 @@ class RunFolder:
 
     path: Path
 
-    @property
-    def config(self) -> Path:
-        """All settings, the seed, versions, fingerprints and the command."""
-        return self.path / "config.json"
-
-    @property
-    def tree(self) -> Path:
-        """The tree that the law belongs to, cut to the run's prompts and candidates."""
-        return self.path / "tree.safetensors"
-
-    @property
-    def law(self) -> Path:
-        """The law that the agent found."""
-        return self.path / "law.safetensors"
-
-    @property
-    def metrics(self) -> Path:
-        """One row per evaluation, the columns named like TensorBoard's tags."""
-        return self.path / "metrics.csv"
-
-    @property
-    def summary(self) -> Path:
-        """The result in a few numbers, for programs."""
-        return self.path / "summary.json"
-
-    @property
-    def checkpoint(self) -> Path:
-        """All that `--resume` needs."""
-        return self.path / "checkpoint.safetensors"
-
-    @property
-    def evaluation(self) -> Path:
-        """The folder of the results of evaluate.py, if no other is named."""
-        return self.path / "evaluation"
-
-    @property
-    def transmissions(self) -> Path:
-        """The texts of an evaluation with the language model."""
-        return self.path / "transmissions.jsonl"
+    config = _Inside("config.json")
+    """All settings, the seed, versions, fingerprints and the command."""
+    tree = _Inside("tree.safetensors")
+    """The tree that the law belongs to, cut to the run's prompts and candidates."""
+    law = _Inside("law.safetensors")
+    """The law that the agent found."""
+    metrics = _Inside("metrics.csv")
+    """One row per evaluation, the columns named like TensorBoard's tags."""
+    summary = _Inside("summary.json")
+    """The result in a few numbers, for programs."""
+    checkpoint = _Inside("checkpoint.safetensors")
+    """All that `--resume` needs."""
+    evaluation = _Inside("evaluation")
+    """The folder of the results of evaluate.py, if no other is named."""
+    transmissions = _Inside("transmissions.jsonl")
+    """The texts of an evaluation with the language model."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,6 @@ def adam(parameter: Tensor, prefix: str, steps: tuple[int, int], by_row: bool = 
     """Entries of what an Adam keeps for a parameter after a number of steps in a range.
 
     Args:
-        parameter: the parameter.
         prefix: what the names begin with, before a dot.
         steps: the least and the most it can have taken.
         by_row: `agents.primal_dual.row_adam.RowAdam` has one second moment for a row.

@@ -72,7 +72,7 @@ def plan_noisy(
     compare its rate with `wm_env.criteria.noise.noisy_rate_bound`.
 
     Args:
-        tree, channels, epsilon, gamma: as there.
+        tree, channels, epsilon, gamma: as in `noisy_rate_bound`.
         labels: M, a power of two; by default the smallest that suffices for a proper colouring.
         iterations: updates at each multiplier.
         generator: if given, the first law is drawn with it; otherwise the first law is a proper colouring.

@@ -122,21 +122,6 @@ class MarginalPolicy(StatePolicy):
         cover = torch.from_numpy(block.cover)
         return marginal_action(logits, cover, label_candidates(block, space.labels), space.shape)
 
-    def act_alone(self, observation: dict[str, Tensor], env: CovertWatermarkEnv) -> NDArray[np.float32]:
-        """`play` for an observation whose block is not known: only its states, which may be others than those of `env`.
-
-        The labels are those of `env` if its states are the observation's; else the place of a candidate, modulo M.
-        """
-        space = env.action_space
-        states = int((observation["state_probs"][0] > 0).sum())
-        cover = observation["cover"][0].view(-1, space.candidates)[:states].double().cpu()
-        block = env.problem.tree.blocks[min(int(observation["block"][0]), len(env.problem.blocks) - 1)]
-        label = (torch.arange(space.candidates) % space.labels).expand_as(cover).where(cover > 0, -1)
-        if np.array_equal(block.cover.astype(np.float32), cover.numpy().astype(np.float32)):
-            label = label_candidates(block, space.labels)
-        shape = (observation["state_probs"].shape[1], space.labels, 1 + space.candidates)
-        return marginal_action(self._logits(observation, space.candidates), cover, label, shape)
-
     def _logits(self, observation: dict[str, Tensor], candidates: int) -> Tensor:
         """Mean logits (N, Q) for an observation of any problem, with a batch of 1; the actor ignores the block."""
         seen = {name: observation[name] for name in ("state_probs", "cover")} | {

@@ -294,14 +294,7 @@ def _by_slot(problem: Problem, dtype: torch.dtype, device: str) -> list[BlockTen
     blocks = []
     for block, tensors in zip(problem.tree.blocks, tensors_on(problem, dtype, device), strict=True):
         order = torch.from_numpy(candidate_slots(block)).argsort(dim=1).to(device)
-        blocks.append(
-            BlockTensors(
-                tensors.cover.gather(1, order),
-                tensors.symbol.gather(1, order),
-                tensors.child.gather(1, order),
-                tensors.support.gather(1, order),
-            )
-        )
+        blocks.append(BlockTensors(*(table.gather(1, order) for table in vars(tensors).values())))
     return blocks
 
 

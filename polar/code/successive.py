@@ -29,14 +29,11 @@ def boxplus(first: Tensor, second: Tensor) -> Tensor:
 
 
 def conditional_llrs(llr: NDArray[np.float64], sent: NDArray[np.integer]) -> NDArray[np.float64]:
-    """ln P(V_i = 0 | V^{i-1}, side) - ln P(V_i = 1 | V^{i-1}, side) along a given path V.
+    """ln P(V_i = 0 | V^{i-1}, side) - ln P(V_i = 1 | V^{i-1}, side) along a given path V; shape (F, n).
 
     Args:
         llr: LLRs of U_1..U_n given the side information, shape (F, n), n a power of two.
         sent: the pre-transform words V whose prefixes are conditioned on, shape (F, n).
-
-    Returns:
-        Shape (F, n).
     """
     _check_length(llr.shape[-1])
     leaves = torch.empty(llr.shape[::-1], dtype=torch.float64)
@@ -49,14 +46,11 @@ def draw(llr: NDArray[np.float64], points: NDArray[np.float64]) -> NDArray[np.ui
 
     Points that are independent and uniform give V, and so U, exactly its law. A point (m + w) / 2 with a uniform bit m
     and a uniform w is uniform too, and then V_i differs from m with probability |P(V_i = 1 | V^{i-1}, side) - 1/2|:
-    no joint law of a uniform bit and V_i makes them differ less often.
+    no joint law of a uniform bit and V_i makes them differ less often. Returned is the word U, shape (F, n).
 
     Args:
         llr: LLRs of U_1..U_n given the side information, shape (F, n), n a power of two.
         points: numbers in (0, 1), shape (F, n).
-
-    Returns:
-        The word U, shape (F, n); its polar transform is V.
     """
     _check_length(llr.shape[-1])
     if points.shape != llr.shape:

@@ -14,9 +14,6 @@ def polar_transform(words: NDArray[np.integer]) -> Ints:
     Args:
         words: bits, integers 0 and 1, shape (..., L), L a power of two.
 
-    Returns:
-        Ints of the same shape.
-
     Raises:
         ValueError: L is not a power of two, or an entry is not a bit.
     """

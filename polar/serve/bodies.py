@@ -8,13 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class BodyLimits:
-    """Takes in the whole body of a request, or refuses it.
-
-    Args:
-        app: what the request goes to.
-        most_bytes: of the body.
-        seconds: until the whole of it must be there.
-    """
+    """Takes in the whole body of a request for `app`, at most `most_bytes` within so many `seconds`, or refuses it."""
 
     def __init__(self, app: ASGIApp, most_bytes: int, seconds: float) -> None:
         self._app, self._most_bytes, self._seconds = app, most_bytes, seconds

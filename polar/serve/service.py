@@ -33,10 +33,7 @@ _Request = TypeVar("_Request", bound=PlainRequest)
 class Service:
     """What the paths do.
 
-    Args:
-        writer: the model and the key.
-        setup: of the readers; its nonces grow with the ledger.
-        limits: of requests.
+    The nonces of `setup`, that of the readers, grow with the ledger.
     """
 
     def __init__(self, writer: TextWriter, setup: ReaderSetup, limits: ServeLimits) -> None:

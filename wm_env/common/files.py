@@ -94,10 +94,7 @@ _LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 
 
 def make_folder(folder: Path) -> list[Path]:
-    """Make a folder and the parents that it lacks, on the disk before this returns.
-
-    Returns:
-        Those that it made, the innermost first.
+    """Make a folder and the parents that it lacks, on the disk before it returns what it made, the innermost first.
 
     Raises:
         OSError: it cannot be made.

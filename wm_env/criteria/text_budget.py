@@ -24,8 +24,7 @@ MOST_TEXTS = 1 << 23
 def solve_text(tree: StateTree, epsilon: float) -> Optimum:
     """The highest rate of any law whose whole texts are within `epsilon` of the model's own in total variation.
 
-    Returns:
-        Marginals of every block; `cost` is the total variation of the text, `rate` in bits per text.
+    `cost` is the total variation of the text, `rate` in bits per text.
 
     Raises:
         ValueError: a negative budget, a tree with too many texts, or one in which several paths lead to a state.

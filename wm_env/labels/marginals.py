@@ -25,10 +25,7 @@ def marginal_action(logits: Tensor, cover: Tensor, label: Tensor, shape: tuple[i
         logits: shape (n, Q) or more rows, of which those of padded states are ignored.
         cover: P(x|s) of the block that is to be played, shape (n, Q).
         label: f(x) of `wm_env.labels.labelling.label_candidates`, shape (n, Q).
-        shape: (N, M, 1 + Q) of the action space.
-
-    Returns:
-        shape (N, M, 1 + Q); rows of padded states hold uniform laws.
+        shape: (N, M, 1 + Q) of the action space, and of the result, where rows of padded states hold uniform laws.
 
     Raises:
         ValueError: a logit is NaN, or infinite for a whole state.
@@ -53,10 +50,7 @@ def log_jacobian(log_marginal: Tensor) -> Tensor:
     sampled action only, not on the policy, so it cancels in PPO's ratios: PPO on logits is PPO on laws.
 
     Args:
-        log_marginal: ln q, shape (..., Q), finite.
-
-    Returns:
-        shape (...).
+        log_marginal: ln q, shape (..., Q), finite; the result has shape (...).
     """
     return log_marginal.sum(-1) + math.log(log_marginal.shape[-1])
 

@@ -252,10 +252,8 @@ class CovertWatermarkTextVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[
         self.task = self.single.task
         self.num_envs = num_envs
         self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.single_action_space, self.single_observation_space = (
-            self.single.action_space,
-            self.single.observation_space,
-        )
+        self.single_action_space = self.single.action_space
+        self.single_observation_space = self.single.observation_space
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self._rngs: list[np.random.Generator] = []

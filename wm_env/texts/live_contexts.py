@@ -17,7 +17,6 @@ class LiveContexts:
     """A language model, asked when a text gets somewhere; a context is its token ids.
 
     Args:
-        lm: the model.
         prompts: token ids of equally likely prompts, see `wm_env.lm.build.states.encode_prompts`.
         settings: how candidates are chosen.
         kept: contexts whose pools are remembered, the latest ones.

@@ -101,10 +101,7 @@ def best_common_map(
     """The one map of symbols to words that a decoder without the state uses best with l key bits, and its limit.
 
     The success is max_d E_S sum_w min(p_S(d^-1(w)), 2^-l). No code that uses l key bits in any way has more, as in
-    `wm_env.theory.limits.key_limited_success`. Arguments as of `common_map_limits`.
-
-    Returns:
-        words: shape (numbers,), and the success with a proven bound.
+    `wm_env.theory.limits.key_limited_success`. Arguments as of `common_map_limits`; the words have shape (numbers,).
     """
     number = np.where(pmf > 0, seen, 0)
     words, bound = _dearest_map(state_probs[:, None] * pmf, pmf, number, message_bits, 0.5**message_bits, seconds)

@@ -121,9 +121,7 @@ def encode(
     """The labels X of frames that hide one message each, bits of shape (F, n).
 
     Args:
-        code: see `label_code`.
-        sets: see `design`.
-        scheme: of both ends.
+        code, sets, scheme: of both ends, see `label_code` and `design`.
         states: S^n, shape (F, n).
         messages: bits without the check, shape (F, message bits).
         keys: bits that the decoder has too, shape (F, sets.key_bits): the pad, then the key positions.

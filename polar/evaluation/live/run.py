@@ -27,14 +27,11 @@ from wm_env.runs import check_there, load_run
 
 
 def evaluate_live(path: Path, out: Path | None, settings: EvaluationSettings) -> bool:
-    """Evaluate the law of a run folder with its model.
+    """Evaluate the law of a run folder with its model; True if all texts were finished.
 
     Prints tables and a text of each kind; writes live.json to `out`, by default `evaluation` in the run folder, and
     transmissions.jsonl and TensorBoard texts to the run folder. Ctrl-C ends the texts, and the figures are of those
     that are finished.
-
-    Returns:
-        Whether all texts were finished.
 
     Raises:
         FileNotFoundError: no such run, or no tree or law in it.

@@ -60,13 +60,10 @@ def read_seen(path: Path) -> tuple[Seen, ...]:
 
 
 def note_seen(path: Path, new: Seen, say: Callable[[str], object] = lambda line: None) -> tuple[Seen, ...]:
-    """Add a message, whole or not at all, in a file that only its owner can read.
+    """Add a message, whole or not at all, in a file that only its owner can read; returns what it held before.
 
     What others noted since the ledger was read is kept: it is read again while its lock is held. Who has to wait for
     the lock says so.
-
-    Returns:
-        What the ledger held before.
 
     Raises:
         OSError: it or its lock cannot be written.

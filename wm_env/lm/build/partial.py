@@ -62,12 +62,11 @@ def read_parts(folder: Path, law: Mapping[str, Any], vocabulary: Mapping[int, by
 def recorded_rows(folder: Path, law: Mapping[str, Any]) -> int | None:
     """The number of rows with which an interrupted build in `folder` began; this build must go on with the same.
 
+    None if there is no such batch, or if the law does not depend on the number of rows.
+
     Args:
         folder: the finished batches.
         law: what this build's laws depend on; a batch counts if it differs in "rows" at most.
-
-    Returns:
-        None if there is no such batch, or if the law does not depend on the number of rows.
     """
     if "rows" not in law:
         return None

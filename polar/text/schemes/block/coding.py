@@ -53,7 +53,7 @@ class PoolSource:
         return self._canonical(pool, source.vocabulary.text(tokens))
 
     def _canonical(self, pool: Pool, text: bytes) -> Pool:
-        """The candidates that keep a text in canonical form, UnfitTextError without any; the others count as dropped."""
+        """Candidates that keep a text in canonical form, UnfitTextError without any; the others count as dropped."""
         fits = np.array([is_start((text + block).decode("utf-8")) for block in pool.text])
         if not fits.any():
             raise UnfitTextError("no candidate keeps the text in canonical form")

@@ -51,14 +51,11 @@ def label_masses(marginals: Floats, labels: Ints, bits: int) -> Floats:
 
 
 def draw_labels(masses: Floats, points: Floats) -> Ints:
-    """Labels with exactly the product law of `masses`, by polar coding level by level.
+    """Labels, shape (n,), with exactly the product law of `masses`, by polar coding level by level.
 
     Args:
         masses: P(U_t = u), shape (n, 2^b).
         points: numbers in (0, 1), shape (b, n), that V follows; see `polar.code.successive.draw`.
-
-    Returns:
-        Shape (n,).
     """
     prefix = np.zeros(len(masses), dtype=np.int64)
     for level, row in zip(bit_levels(masses), points, strict=True):

@@ -21,11 +21,8 @@ class RowReader:
     """Reads the text of a row.
 
     Args:
-        key: the shared secret.
-        tokenizer: the model's.
+        key, tokenizer, settings, nonces: as in `polar.text.schemes.robust.reader.Receiver`.
         column: the name of the column with the text.
-        settings: as the sender's.
-        nonces: those that are looked for.
     """
 
     def __init__(

@@ -33,9 +33,7 @@ LANES = 8
 class Randomness:
     """The uniform numbers of one key and one use of it.
 
-    Args:
-        key: the shared secret.
-        use: what the numbers are for; different uses share nothing.
+    `use` says what the numbers are for; different uses share nothing.
     """
 
     def __init__(self, key: Key, use: str = "") -> None:

@@ -63,10 +63,7 @@ LawAfter = Callable[[Tokens], TokenLaw]
 
 
 def walk_tokens(vocabulary: Vocabulary, keys: MessageKeys, side: Side, law_after: LawAfter) -> tuple[Tokens, Node]:
-    """Embed or read a message, byte by byte, until `side` is done.
-
-    Returns:
-        The tokens, and the node of the token under way.
+    """Embed or read a message, byte by byte, until `side` is done: the tokens, and the node of that under way.
 
     Raises:
         MessageTooLongError, NoEntropyError: from the sender.

@@ -50,7 +50,7 @@ def stored_form(values: Mapping[str, Any]) -> Form | None:
 
 
 def format_values(form: Form, digests: Mapping[str, str]) -> dict[str, str]:
-    """What config.json of an integer checkpoint states of its format, see `FORMAT_KEYS`; digests as of `TensorReader`."""
+    """The entries `FORMAT_KEYS` of the config.json of an integer checkpoint; digests as of `TensorReader`."""
     return dict(zip(FORMAT_KEYS, (VERSION, form.name, fingerprint({}, dict(digests))), strict=True))
 
 
@@ -104,7 +104,6 @@ def write_integers(
     """Write an integer checkpoint, matrix by matrix, in files of at most 4 GiB; returns the files of tensors.
 
     Args:
-        source: the integers.
         names: as in `open_source`.
         values: config.json of the checkpoint that they came from.
         tokenizer_of: its folder.

@@ -29,10 +29,7 @@ class EagerSteps:
     """The steps of a network of some shape and number format.
 
     Attributes:
-        shape: the sizes of the network.
-        form: its number format.
-        kind: how its products are computed.
-        device: where it lives.
+        shape, form, kind, device: as in `wm_env.lm.models.exact.network.ExactNetwork`.
         top: T, float32.
     """
 
