@@ -103,6 +103,7 @@ class PPOLagrangian(PPO):
             learning_rate=learning_rate,
             n_steps=n_steps,
             batch_size=n_steps,
+            normalize_advantage=False,
             n_epochs=n_epochs,
             gae_lambda=gae_lambda,
             clip_range=clip_range,
@@ -112,7 +113,8 @@ class PPOLagrangian(PPO):
             _init_setup_model=False,
             **kwargs,
         )
-        # Stable-Baselines3 would count blocks, and warn.
+        # Stable-Baselines3 would count blocks, and warn. How it normalises advantages has no part in `train`, and would
+        # need two blocks.
         self.batch_size = batch_size
         if self.env is not None:
             self.identity = self.env.env_method("identity")[0]

@@ -51,6 +51,15 @@ def test_the_law_of_a_run_is_the_best_that_meets_the_limit(settings, tmp_path):
     assert [int(row[0]) for row in rows[1:]] == [0, 2, 4, 5]
 
 
+def test_one_block_and_one_copy_are_enough_to_train_on(settings, tmp_path):
+    """A rollout of a single block, which Stable-Baselines3's own PPO refuses."""
+    constants = PPOSettings(copies=1, evaluate_every=1)
+    settings = dataclasses.replace(settings, blocks=1, iterations=1, constants=constants)
+    run = start_run(tmp_path / "run", settings, [])
+    assert train(run).rate > 0
+    assert len(laws(run.folder)) == 1
+
+
 @pytest.mark.parametrize("plays", ["laws", "texts"])
 def test_a_resumed_run_ends_like_a_whole_one(plays, settings, tmp_path, monkeypatch):
     settings = dataclasses.replace(settings, constants=dataclasses.replace(settings.constants, plays=plays))
