@@ -44,7 +44,7 @@ from wm_env.lm.models.exact.functions import rotary_tables
 from wm_env.lm.models.exact.fused import is_short
 from wm_env.lm.models.exact.fused_start import start
 from wm_env.lm.models.exact.guards import check_process, uncompiled
-from wm_env.lm.models.exact.products import Kind, NotExactError, Product, exact_kinds, operand
+from wm_env.lm.models.exact.products import Kind, NotExactError, Product, exact_kinds, fastest_kind, operand
 from wm_env.lm.models.exact.quantise import W8, W24, Form
 from wm_env.lm.models.exact.steps import EagerSteps, Layer
 from wm_env.lm.models.exact.weights import ExactShape, Source
@@ -88,7 +88,7 @@ class ExactNetwork:
         possible = exact_kinds(form, self.device, (shape.width, shape.inner))
         if kind is not None and kind not in possible:
             raise NotExactError(f"{kind} products are not exact on {self.device}; {', '.join(possible)} are")
-        self.kind: Kind = possible[0] if kind is None else kind
+        self.kind: Kind = fastest_kind(possible, self.device, shape.width, shape.weights) if kind is None else kind
 
         def product(*names: tuple[str, str | None]) -> Product:
             return Product(source.matrix(*names), form, self.kind, self.device)

@@ -23,6 +23,7 @@ What could spoil it, and what keeps it out:
 * 256 high + low by one fused operation or two: 256 high is exact, so both round once.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -34,12 +35,16 @@ from wm_env.lm.models.exact.quantise import W8, Form, Matrix
 
 Kind = Literal["int8", "float64", "float32"]
 KINDS: tuple[Kind, ...] = ("int8", "float64", "float32")
-"""From the fastest to the slowest, where a device has them."""
+"""From the fastest to the slowest where a device has instructions for int8; see `fastest_kind` for others."""
 
 _FLOAT32_COLUMNS = 1024
 _FLOAT64_COLUMNS = 2047
 _CUBLAS_ROWS = 17
 """The least rows that cuBLAS multiplies in int8."""
+_MOST_BYTES = 1 << 31
+"""Memory of a network's weights in floats where int8 would do."""
+_TIMED_ROWS, _TIMED_COLUMNS = 64, 512
+"""Sizes of the products that are timed, at most."""
 _DTYPES = {"int8": torch.int8, "float64": torch.float64, "float32": torch.float32}
 
 
@@ -145,7 +150,7 @@ def operand(x: Tensor, kind: Kind) -> Tensor:
 
 
 def exact_kinds(form: Form, device: str | torch.device, columns: Sequence[int]) -> tuple[Kind, ...]:
-    """The kinds that are exact here, the fastest first, by products of the extreme integers with K of `columns`.
+    """The kinds that are exact here, in the order of `KINDS`, by products of the extreme integers with K of `columns`.
 
     Raises:
         NotExactError: there is none.
@@ -155,6 +160,43 @@ def exact_kinds(form: Form, device: str | torch.device, columns: Sequence[int]) 
     if not kinds:
         raise NotExactError(f"{device} multiplies no integers exactly: use another device, or --arithmetic float")
     return kinds
+
+
+def fastest_kind(kinds: Sequence[Kind], device: torch.device, columns: int, weights: int) -> Kind:
+    """The one of `kinds` to multiply with; the numbers do not depend on it.
+
+    On a CPU that has no instructions for int8, `torch._int_mm` can be exact and take twenty times as long as products
+    of floats. So there every kind multiplies a matrix, and one is passed over for a later one that takes less than half
+    of its time, if the weights then fit into `_MOST_BYTES`.
+
+    Args:
+        kinds: those that are exact here, at least one.
+        device: where the network lives.
+        columns: K of the matrix.
+        weights: number of weights of the network.
+    """
+    small = [kind for kind in kinds[1:] if weights * _DTYPES[kind].itemsize <= _MOST_BYTES]
+    if device.type != "cpu" or not small:
+        return kinds[0]
+    columns = min(columns, _TIMED_COLUMNS)
+    best, seconds = kinds[0], _seconds(kinds[0], columns)
+    for kind in small:
+        if 2 * (taken := _seconds(kind, columns)) < seconds:
+            best, seconds = kind, taken
+    return best
+
+
+def _seconds(kind: Kind, columns: int) -> float:
+    """The shortest time of three products of a w8 matrix on the CPU, behind one that warms up."""
+    matrix = Matrix(torch.ones((columns, columns), dtype=torch.int8), torch.ones(columns, dtype=torch.float32))
+    product = Product(matrix, W8, kind, "cpu")
+    x = operand(torch.ones((_TIMED_ROWS, columns), dtype=torch.float32), kind)
+    times = []
+    for _ in range(4):
+        start = time.perf_counter()
+        product(x)
+        times.append(time.perf_counter() - start)
+    return min(times[1:])
 
 
 def _is_exact(form: Form, kind: Kind, device: str | torch.device, columns: int) -> bool:

@@ -12,6 +12,7 @@ The gains of the norms before attention and MLP are in the matrices behind them 
 norm is, in float32, and so are biases.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -63,6 +64,11 @@ class ExactShape:
     @cached_property
     def _sizes(self) -> dict[str, tuple[int, ...]]:
         return {name: size for name, size, _ in self.tensors()}
+
+    @property
+    def weights(self) -> int:
+        """Number of weights."""
+        return sum(math.prod(size) for size in self._sizes.values())
 
     def of(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor."""

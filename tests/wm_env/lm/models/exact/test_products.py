@@ -1,3 +1,5 @@
+import time
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from wm_env.lm.models.exact.products import (
     Product,
     check_float32,
     exact_kinds,
+    fastest_kind,
     operand,
 )
 from wm_env.lm.models.exact.quantise import W8, W24, Form, Matrix, quantise_matrix
@@ -61,6 +64,21 @@ def test_int8_products_that_saturate_are_found_out(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(torch, "_int_mm", saturating)
     assert exact_kinds(W8, "cpu", [64]) == ("float64", "float32")
+
+
+def test_a_kind_that_takes_long_is_passed_over_where_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """int8 of a CPU without instructions for it, as slow as can be; LLaDA-8B in floats would take 32 GB."""
+    multiply = torch._int_mm
+
+    def slow(x: Tensor, w: Tensor) -> Tensor:
+        time.sleep(0.1)
+        return multiply(x, w)
+
+    monkeypatch.setattr(torch, "_int_mm", slow)
+    assert fastest_kind(("int8", "float64", "float32"), CPU, 64, 19_000_000) != "int8"
+    assert fastest_kind(("int8", "float64", "float32"), CPU, 64, 8_000_000_000) == "int8"
+    assert fastest_kind(("int8", "float64"), torch.device("cuda"), 64, 19_000_000) == "int8"
+    assert fastest_kind(("float64",), CPU, 64, 8_000_000_000) == "float64"
 
 
 def test_a_device_without_exact_products_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
