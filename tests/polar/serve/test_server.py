@@ -49,7 +49,12 @@ def test_a_hundred_clients_with_rubbish_are_all_answered_in_a_line(address):
         rng = np.random.default_rng(seed)
         for _ in range(5):
             method, path, body = rubbish(rng)
-            answer = await web.request(method, address + path, content=body, headers=JSON)
+            try:
+                answer = await web.request(method, address + path, content=body, headers=JSON)
+            except (httpx2.ReadError, httpx2.WriteError):
+                # The server answers a body that is too long and closes; a client that still sends may see that first.
+                assert len(body) > 400_000
+                continue
             if answer.status_code != 200:
                 assert 400 <= answer.status_code < 500, answer.text
                 (line,) = answer.json().values()
