@@ -20,6 +20,8 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("random", deadline=None, print_blob=True)
 settings.load_profile("repeatable")
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
+
 # Commands and scripts that tests start import this checkout too, wherever they run and whatever is installed.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
@@ -30,11 +32,29 @@ def _one_thread() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _usual_interrupt() -> Iterator[None]:
-    """Ctrl-C as in a terminal, for this process and its children: a shell script's background jobs ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def _usual_signals() -> Iterator[None]:
+    """Ctrl-C and SIGHUP as in a terminal, for this process and its children.
+
+    Background jobs of a shell script ignore the first, what nohup starts ignores the second.
+    """
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    }
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    """A test that leaves a signal handled otherwise fails, not the tests behind it whose children inherit that."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    left = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert left == before
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -61,9 +81,3 @@ def small_tree_file(small_tree: StateTree, tmp_path_factory: pytest.TempPathFact
     path = tmp_path_factory.mktemp("trees") / "small.safetensors"
     save_tree(small_tree, path)
     return path
-
-
-@pytest.fixture(scope="session", autouse=True)
-def hangups_arrive() -> None:
-    """A suite that nohup started ignores SIGHUP, and so would every command that it starts."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)

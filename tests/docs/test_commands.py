@@ -4,6 +4,7 @@ import argparse
 import re
 import runpy
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -52,6 +53,15 @@ def test_the_documents_print_commands():
     assert ("train.py",) in ALL
 
 
+@pytest.fixture
+def _own_interrupt():
+    """Programs handle Ctrl-C to the end of their process, which is that of the tests here."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_own_interrupt")
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
 def test_a_printed_command_is_understood(words, monkeypatch, tmp_path, capsys):
     """Its options are known and their values can be read; a text may leave out those that every call needs."""
