@@ -1,5 +1,6 @@
 """Fixtures that several test modules share."""
 
+import multiprocessing.util
 import os
 import signal
 import tempfile
@@ -60,6 +61,8 @@ def _signals_as_before() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What libraries leave in the temporary folder, such as Stable-Baselines3's log folders, goes with the tests'."""
+    # multiprocessing removes its folder itself, after pytest removed those of the tests.
+    multiprocessing.util.get_temp_dir()
     before, named = tempfile.tempdir, os.environ.get("TMPDIR")
     tempfile.tempdir = os.environ["TMPDIR"] = str(tmp_path_factory.mktemp("temporary"))
     yield
