@@ -46,10 +46,6 @@ class NonceLedger:
         """The smallest nonce from `start` on that was not used."""
         return _first_free(self._used, start)
 
-    def is_used(self, nonce: int) -> bool:
-        """Whether a text was made with this nonce."""
-        return nonce in self._used
-
     def check_unused(self, nonce: int) -> None:
         """Raise ValueError if a text was made with this nonce."""
         _check_unused(self._used, nonce)

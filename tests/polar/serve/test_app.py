@@ -100,8 +100,9 @@ def test_no_two_texts_have_a_nonce_and_it_is_noted(client, marked, ledger):
     assert other["nonce"] != marked["nonce"]
     assert other["text"] != marked["text"]
     with open_ledger(ledger) as noted:
-        assert noted.is_used(marked["nonce"])
-        assert noted.is_used(other["nonce"])
+        for written in (marked, other):
+            with pytest.raises(ValueError, match="was used with this key"):
+                noted.check_unused(written["nonce"])
 
 
 def test_a_plain_text_has_no_mark_and_uses_no_nonce(client, ledger):

@@ -70,13 +70,6 @@ class Randomness:
             chain.append(self.extend(chain[-1], int(bit)))
         return np.concatenate([*chain, chain[-1]])
 
-    def whole_digests(self, payloads: Ints) -> Words:
-        """The digest of level K for payloads of K bits each: (m, K) -> (m,)."""
-        digests = np.repeat(NO_BITS, len(payloads))
-        for column in payloads.T:
-            digests = self.extend(digests, column)
-        return digests
-
 
 class _Cipher:
     def __init__(self, key: Key, use: str, label: str) -> None:

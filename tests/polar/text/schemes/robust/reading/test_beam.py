@@ -5,7 +5,7 @@ import pytest
 from word_texts import letters, mini_tokenizer, write_words
 
 from polar.text.keys.key import Key
-from polar.text.schemes.robust.randomness import Randomness
+from polar.text.schemes.robust.randomness import NO_BITS, Randomness
 from polar.text.schemes.robust.reading.alignment import EDIT_MODELS, align, start_law
 from polar.text.schemes.robust.reading.beam import log2_votes, search, votes_of
 from polar.text.schemes.robust.reading.likelihood import load_likelihoods
@@ -29,7 +29,9 @@ def laid_out():
 
 def test_the_evidence_of_many_beginnings_is_that_of_each(laid_out):
     place, votes = laid_out
-    digests = place.randomness.whole_digests(np.arange(9000)[:, None] >> np.arange(BITS) & 1)
+    digests = np.repeat(NO_BITS, 9000)
+    for level in range(BITS):
+        digests = place.randomness.extend(digests, np.arange(9000) >> level & 1)
     places = range(len(votes.first))
     together = log2_votes(place, votes, places, digests)
     assert together.shape == (9000,)
