@@ -1,6 +1,5 @@
 """Acting with marginals: the law of the text in every state, with labels that are fixed beforehand."""
 
-import math
 from typing import Any
 
 import gymnasium as gym
@@ -41,25 +40,13 @@ def marginal_action(logits: Tensor, cover: Tensor, label: Tensor, shape: tuple[i
     return action
 
 
-def log_jacobian(log_marginal: Tensor) -> Tensor:
-    """Natural log of the factor by which softmax, as a map from logits that sum to 0 to laws, changes volumes.
-
-    softmax forgets the mean of its Q logits, so it is a bijection from the hyperplane of logits with sum 0 onto the
-    laws without a zero, whose derivative diag(q) - q q' has the volume Q q_1 ... q_Q on that hyperplane. A policy's
-    density in the space of laws is its density of centred logits divided by this factor. The factor depends on the
-    sampled action only, not on the policy, so it cancels in PPO's ratios: PPO on logits is PPO on laws.
-
-    Args:
-        log_marginal: ln q, shape (..., Q), finite; the result has shape (...).
-    """
-    return log_marginal.sum(-1) + math.log(log_marginal.shape[-1])
-
-
 class MarginalLogits(gym.ActionWrapper[Any, NDArray[np.float32], NDArray[np.float32]], gym.utils.RecordConstructorArgs):
     """Take logits of the marginals q(x|s) instead of laws; labels come from `wm_env.labels.labelling`.
 
     The action becomes a flat `Box(-bound, bound, (N Q,))`, the logit of candidate x of state s at s Q + x. It plays
-    U = f(X) with the labelling f of the present block. Store the logits, not the laws: see `log_jacobian`.
+    U = f(X) with the labelling f of the present block. Store the logits, not the laws: softmax maps the hyperplane of
+    logits with sum 0 onto the laws without a zero and changes volumes by the factor Q q_1 ... q_Q, which depends on the
+    sampled action only and cancels in PPO's ratios.
 
     Args:
         env: a CovertWatermarkEnv with the gp objective, wrapped or not.
