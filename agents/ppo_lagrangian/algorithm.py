@@ -231,16 +231,8 @@ class PPOLagrangian(PPO):
         )
 
     def _record(self, steps: list["Losses"], clip: float) -> None:
-        names = {
-            "train/policy_gradient_loss": "policy",
-            "train/value_loss": "value",
-            "train/cost_value_loss": "cost_value",
-            "train/kl_per_row": "kl_per_row",
-            "train/kl_total": "kl_total",
-            "train/clip_fraction": "clip_fraction",
-        }
-        for tag, name in names.items():
-            self.logger.record(tag, float(np.mean([getattr(step, name) for step in steps])))
+        for name, values in zip(Losses._fields, zip(*steps, strict=True), strict=True):
+            self.logger.record(f"train/{name}", float(np.mean(values)))
         buffer = self.rollout_buffer
         for tag, channel in (("train/explained_variance", 0), ("train/cost_explained_variance", 1)):
             values = buffer.state_values[..., channel].sum(-1).flatten()
@@ -307,11 +299,11 @@ class PPOLagrangian(PPO):
 
 
 class Losses(NamedTuple):
-    """What one gradient step saw; see `PPOLagrangian`."""
+    """What one gradient step saw, by its tags in TensorBoard; see `PPOLagrangian`."""
 
-    policy: float
-    value: float
-    cost_value: float
+    policy_gradient_loss: float
+    value_loss: float
+    cost_value_loss: float
     kl_per_row: float
     kl_total: float
     clip_fraction: float

@@ -55,12 +55,6 @@ class LawEvaluation(BaseCallback):
         if self.best is not None:
             self.model.policy.load_state_dict(self.parameters)
 
-    def report(self, metrics: dict[str, float]) -> None:
-        """Write one evaluation's numbers to the model's logger."""
-        for name, value in metrics.items():
-            self.logger.record(name, value)
-        self.logger.dump(self.num_timesteps)
-
     def _on_training_start(self) -> None:
         model = self.model
         names = (
@@ -101,4 +95,6 @@ class LawEvaluation(BaseCallback):
         metrics = law_metrics(found, self.env.problem, self.env.objective)
         if self.best is not None:
             metrics["eval/best_feasible_rate"] = self.best.rate
-        self.report(metrics)
+        for name, value in metrics.items():
+            self.logger.record(name, value)
+        self.logger.dump(self.num_timesteps)

@@ -162,7 +162,8 @@ def make_model(arguments: dict[str, Any], settings: RunSettings) -> PPOLagrangia
     """
     constants = _constants(settings)
     objective = arguments.get("objective")
-    marginals = (objective is None or type(objective) is Objective) and settings.labels >= _candidates(arguments)
+    is_paper = objective is None or type(objective) is Objective
+    marginals = is_paper and settings.labels >= CovertWatermarkEnv(**arguments).candidates
     env: SharedVecEnv
     if constants.plays == "texts":
         env = _texts(arguments["problem"], settings.labels, constants.copies, marginals)
@@ -218,10 +219,6 @@ class _Pauses(BaseCallback):
 def _constants(settings: RunSettings) -> PPOSettings:
     assert isinstance(settings.constants, PPOSettings)
     return settings.constants
-
-
-def _candidates(arguments: dict[str, Any]) -> int:
-    return CovertWatermarkEnv(**arguments).candidates
 
 
 def _entries(model: PPOLagrangian, timesteps: int, updates: int) -> dict[str, TensorSpec]:
