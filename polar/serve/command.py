@@ -43,8 +43,9 @@ def serve(options: Serve, key: Key) -> None:
     Raises:
         ValueError, OSError: as `open_service` does; or nothing can be listened at there.
     """
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     with naming(Path(f"{options.host}:{options.port}")):
-        listener = socket.create_server((options.host, options.port), family=_family(options.host), backlog=128)
+        listener = socket.create_server((options.host, options.port), family=family, backlog=128)
     with listener:
         host, port = listener.getsockname()[:2]
         local = host in ("127.0.0.1", "::1")
@@ -62,7 +63,3 @@ def serve(options: Serve, key: Key) -> None:
         )
         with suppress(KeyboardInterrupt):  # what uvicorn raises once it has ended well
             uvicorn.Server(config).run(sockets=[listener])
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

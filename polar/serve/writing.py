@@ -56,7 +56,7 @@ class TextWriter:
             text=sent.text,
             tokens=len(sent.tokens),
             nonce=sent.nonce,
-            message_bits=_digits(payload_of(message, self.settings.payload_bits)),
+            message_bits="".join(map(str, payload_of(message, self.settings.payload_bits))),
             discarded=sent.rejected,
             law=str(sent.cost),
         )
@@ -102,7 +102,3 @@ class TextWriter:
             request.message.encode() if request.message is not None else parse_bits(request.message_bits or "")
         )
         return message_of(payload_of(message, self.settings.payload_bits))
-
-
-def _digits(bits: list[int]) -> str:
-    return "".join(map(str, bits))

@@ -43,11 +43,6 @@ class LawSettings:
             raise ValueError(f"top_p={self.top_p}: a number above 0, at most 1, is needed")
 
 
-def default_scheme() -> Scheme:
-    """The first scheme of the table."""
-    return load_schemes()[NAMES[0]]
-
-
 @dataclass(frozen=True)
 class Settings:
     """What both ends must agree on, besides key, model and prompt.
@@ -59,7 +54,7 @@ class Settings:
         check_bits: bits of the check value, 32 or 64.
     """
 
-    scheme: Scheme = field(default_factory=default_scheme)
+    scheme: Scheme = field(default_factory=lambda: load_schemes()[NAMES[0]])
     law: LawSettings = field(default_factory=LawSettings)
     sender: str = ""
     check_bits: int = 32

@@ -36,7 +36,8 @@ def read_prompts(source: str, count: int | None = None, seed: int = 0) -> tuple[
         if count is None:
             raise ValueError("C4 has millions of articles: say how many prompts to draw")
         return _c4_prompts(count, seed)
-    path = _shipped_file() if source == "shipped" else Path(source)
+    shipped = Path(str(resources.files("wm_env"))) / "data" / "prompts.txt"
+    path = shipped if source == "shipped" else Path(source)
     prompts = read_prompt_file(path)
     if count is None:
         return prompts
@@ -57,10 +58,6 @@ def read_prompt_file(path: Path) -> tuple[str, ...]:
     if not prompts:
         raise ValueError(f"{path} holds no prompt")
     return prompts
-
-
-def _shipped_file() -> Path:
-    return Path(str(resources.files("wm_env"))) / "data" / "prompts.txt"
 
 
 def _file_prompts(path: Path) -> Iterator[str]:

@@ -33,11 +33,6 @@ def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Mapping[int, bytes]:
     return text_tokenizer(tokenizer).strings
 
 
-def is_byte_level(tokenizer: "PreTrainedTokenizerFast") -> bool:
-    """Whether the bytes of a text's tokens are the text; other tokenizers drop spaces, case or accents."""
-    return text_tokenizer(tokenizer).is_byte_level
-
-
 def spell(vocabulary: Mapping[int, bytes], tokens: Iterable[int]) -> bytes:
     """The text of token ids; `vocabulary` is `token_bytes` of their tokenizer."""
     return b"".join(vocabulary[token] for token in tokens)

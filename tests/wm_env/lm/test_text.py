@@ -5,7 +5,7 @@ from tiny_lm import ALL_BYTES, tokenizer_of
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from wm_env.lm.text import is_byte_level, is_text, prefix_pairs, token_bytes
+from wm_env.lm.text import is_text, prefix_pairs, text_tokenizer, token_bytes
 
 BYTE_TOKENIZER = tokenizer_of((*ALL_BYTES, b" the", "é".encode()), ((b"\xc3", b"\xa9"),))
 
@@ -28,8 +28,8 @@ def test_words_of_a_word_piece_vocabulary_bring_their_space():
     tokenizer.add_special_tokens(["[UNK]"])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     assert token_bytes(tokenizer) == {1: b" the", 2: b"re", 3: b" ,", 4: " é".encode()}
-    assert not is_byte_level(tokenizer)
-    assert is_byte_level(BYTE_TOKENIZER)
+    assert not text_tokenizer(tokenizer).is_byte_level
+    assert text_tokenizer(BYTE_TOKENIZER).is_byte_level
 
 
 def test_other_tokenizers_are_refused():

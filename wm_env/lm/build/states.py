@@ -20,7 +20,7 @@ from wm_env.lm.models.masked_lm import MaskedLM
 from wm_env.lm.models.stack import reductions
 from wm_env.lm.pools.candidates import Pool, make_pools
 from wm_env.lm.pools.settings import PoolSettings
-from wm_env.lm.text import is_byte_level, spell, token_bytes
+from wm_env.lm.text import spell, token_bytes
 from wm_env.tree import StateTree, TreeBlock, TreeMeta, check_tree, number_symbols
 
 
@@ -47,7 +47,7 @@ def encode_prompts(lm: MaskedLM, prompts: Sequence[str], text_length: int) -> li
     contexts = []
     for number, prompt in enumerate(prompts, start=1):
         ids = lm.encode(prompt)
-        if is_byte_level(lm.tokenizer) and spell(vocabulary, ids) != prompt.encode():
+        if lm.text_tokenizer.is_byte_level and spell(vocabulary, ids) != prompt.encode():
             raise ValueError(f"prompt {number} is changed by the tokenizer of {lm.name}: normalise it (NFC) first")
         if not ids:
             raise ValueError(f"prompt {number} is empty")

@@ -19,7 +19,7 @@ from wm_env.lm.models.exact.network import ExactNetwork
 from wm_env.lm.models.exact.weights import ExactShape
 from wm_env.lm.models.llada import exact_logits, llada_logits, open_network
 from wm_env.lm.models.llada_config import check_size
-from wm_env.lm.models.masked_lm import MaskedLM, banned_ids
+from wm_env.lm.models.masked_lm import MaskedLM, Network, banned_ids
 from wm_env.lm.models.network import ATTENTION
 
 _REQUIRED: Mapping[str, object] = {
@@ -68,7 +68,7 @@ def load_dream(folder: Path, values: Mapping[str, Any], name: str, device: str, 
         max_length=int(shape["max_position_embeddings"]),
         fingerprint=fingerprint({}, {"kind": "Dream", "config": shape, "tensors": digests}),
         tokenizer_fingerprint=tokenizer.fingerprint,
-        logits_at=shifted_logits if isinstance(network, PreTrainedModel) else shifted_exact_logits,
+        logits_at=shifted_logits,
     )
 
 
@@ -98,14 +98,10 @@ def exact_dream(values: Mapping[str, Any]) -> ExactShape:
     )
 
 
-def shifted_logits(network: PreTrainedModel, canvas: Tensor, position: int) -> Tensor:
+def shifted_logits(network: Network, canvas: Tensor, position: int) -> Tensor:
     """Logits of the token at `position`, shape (N, V): the output one position before it; of position 0, its own."""
-    return llada_logits(network, canvas, max(position - 1, 0))
-
-
-def shifted_exact_logits(network: ExactNetwork, canvas: Tensor, position: int) -> Tensor:
-    """The same of an exact network, float64."""
-    return exact_logits(network, canvas, max(position - 1, 0))
+    read = exact_logits if isinstance(network, ExactNetwork) else llada_logits
+    return read(network, canvas, max(position - 1, 0))
 
 
 def _checked(values: Mapping[str, Any]) -> dict[str, float]:

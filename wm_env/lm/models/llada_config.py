@@ -103,7 +103,7 @@ class LLaDAConfig:
             eos_token_id=_number(values, "eos_token_id", int, minimum=0),
             rope_theta=_number(values, "rope_theta", float),
             rms_norm_eps=_number(values, "rms_norm_eps", float),
-            weight_tying=_flag(values, "weight_tying"),
+            weight_tying=entry(values, "weight_tying", bool, "config.json"),
         )
         if config.d_model % config.n_heads or (config.d_model // config.n_heads) % 2:
             raise ValueError(
@@ -159,10 +159,6 @@ def check_size(name: str, value: int, minimum: int = 1) -> None:
     largest = MOST_LAYERS if name in ("n_layers", "num_hidden_layers") else LARGEST_SIZE
     if not minimum <= value <= largest:
         raise ValueError(f"config.json: {name} is {value}, not an integer from {minimum} to {largest}")
-
-
-def _flag(values: Mapping[str, Any], name: str) -> bool:
-    return entry(values, name, bool, "config.json")
 
 
 def llama_name(llada: str) -> str | None:
