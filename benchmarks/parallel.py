@@ -127,9 +127,9 @@ def sample(
         laws = parallel.step_marginals(writing, scheme, tokens)
         accept = parallel.Fitness(writing, tokens).after if check else _anything
         bent = bend(laws, len(tokens))
-        step = draw_tokens(bent, anything, np.zeros(len(laws), dtype=np.int64), accept, rng.random)
-        bits += surprise(laws, step.tokens)
-        tokens += step.tokens
+        drawn = draw_tokens(bent, anything, np.zeros(len(laws), dtype=np.int64), accept, rng.random)
+        bits += surprise(laws, drawn)
+        tokens += drawn
     return tokens, bits
 
 
@@ -195,18 +195,18 @@ def run_text(bench: Bench, settings: Settings, number: int, tally: Tally) -> Non
     for wanted in rows:
         laws, fits = parallel.step_marginals(writing, scheme, tokens), parallel.Fitness(writing, tokens)
         masses = label_masses(laws, labels, scheme.hash_bits)
-        step = draw_tokens(
+        drawn = draw_tokens(
             laws, labels, draw_labels(masses, place_points(wanted, positions, uniform)), fits.after, uniform
         )
         tally.unfit += parallel.unfit_draws(laws, fits, plain)
-        word = labels[list(step.tokens)]
+        word = labels[list(drawn)]
         tally.forced_bound += forcing_losses(masses, word, positions)
         if positions.size <= LONGEST_ENUMERATION:
             tally.forced_exact += forced_variation(masses, positions)
         tally.lost += int((read_bits(word[None], positions)[0] != wanted).sum())
         tally.coded += len(wanted)
-        bits += surprise(laws, step.tokens)
-        tokens += step.tokens
+        bits += surprise(laws, drawn)
+        tokens += drawn
     tally.steps, tally.tokens, tally.frames = tally.steps + len(rows), tally.tokens + len(tokens), tally.frames + 1
     text = channel.source.vocabulary.text(tokens)
     found = decode_with_tokenizer(bench.lm.text_tokenizer, text, key, [number], settings)

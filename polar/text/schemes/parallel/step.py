@@ -27,7 +27,6 @@ is lost in rate. Alternatives, and why not:
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -71,30 +70,16 @@ def place_points(bits: Ints, message: Bools, uniform: Uniform) -> Floats:
     return points
 
 
-@dataclass(frozen=True)
-class Step:
-    """The tokens of a step.
-
-    Attributes:
-        tokens: token ids, n of them.
-        redrawn: positions where the first draw was not accepted.
-        strayed: positions where no token with the wanted label was acceptable. A token with another label stands there,
-            so the receiver may read a wrong bit.
-    """
-
-    tokens: tuple[int, ...]
-    redrawn: int
-    strayed: int
-
-
 def draw_tokens(
     marginals: Floats,
     labels: Ints,
     word: Ints,
     accept: Callable[[tuple[int, ...]], Accept],
     uniform: Uniform,
-) -> Step:
+) -> tuple[int, ...]:
     """Draw token after token from its marginal restricted to its label, and again what cannot stand in the text.
+
+    Where no token with the wanted label can, one with another label stands, so the receiver may read a wrong bit.
 
     Args:
         marginals: shape (n, V).
@@ -107,21 +92,18 @@ def draw_tokens(
         ValueError: nothing at all may follow.
     """
     tokens: tuple[int, ...] = ()
-    redrawn = strayed = 0
     for law, label in zip(marginals, word, strict=True):
         accepts = accept(tokens)
         restricted = np.where(labels == label, law, 0.0)
         token = _draw_token(restricted, uniform)
         if token is not None and not accepts(token):
-            redrawn += 1
             token = _redraw(restricted, token, accepts, uniform)
         if token is None:
-            strayed += 1
             token = _redraw(law.copy(), None, accepts, uniform)
         if token is None:
             raise ValueError("no token of the vocabulary can follow this text")
         tokens += (token,)
-    return Step(tokens, redrawn, strayed)
+    return tokens
 
 
 def _redraw(law: Floats, refused: int | None, accepts: Accept, uniform: Uniform) -> int | None:

@@ -115,12 +115,12 @@ class Pen:
         masses = label_masses(laws, self._labels, self._scheme.hash_bits)
         word = draw_labels(masses, place_points(bits, self._mask, uniform))
         try:
-            step = draw_tokens(laws, self._labels, word, fits.after, uniform)
+            tokens = draw_tokens(laws, self._labels, word, fits.after, uniform)
         except ValueError as error:
             raise UnfitTextError(f"with nonce {self._writing.keys.nonce} the text cannot go on: {error}") from None
-        self.tokens += step.tokens
+        self.tokens += tokens
         if wanted is not None:
-            self.lost += int((read_bits(self._labels[list(step.tokens)][None], self._mask)[0] != wanted).sum())
+            self.lost += int((read_bits(self._labels[list(tokens)][None], self._mask)[0] != wanted).sum())
 
     def end(self, sentence: bool) -> Tokens:
         """Go on by plain steps for a number of tokens that is drawn, uniform below n.

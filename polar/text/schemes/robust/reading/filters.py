@@ -6,7 +6,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from polar.code.compiled import compiled
+from polar.compiling import compiled
 from wm_env.common.arrays import Floats, Ints
 
 Bools = NDArray[np.bool_]

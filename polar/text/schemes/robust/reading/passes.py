@@ -5,7 +5,7 @@ Rows of weights hold the states after a word of the text: kept, replaced, extra 
 
 import numpy as np
 
-from polar.code.compiled import compiled
+from polar.compiling import compiled
 from wm_env.common.arrays import Floats
 
 KEPT, REPLACED, EXTRA, STRAY = range(4)

@@ -82,10 +82,10 @@ def test_the_text_tokenises_to_what_was_sent(channel, tokenizer, sent):
 
 @pytest.mark.parametrize("ending", ["none", "sentence"])
 def test_the_number_of_tokens_does_not_show_the_steps(channel, ending, monkeypatch):
-    """Over 80 texts the number of tokens modulo n is uniform, also where a sentence may end at every token."""
+    """Over 48 texts the number of tokens modulo n is uniform, also where a sentence may end at every token."""
     monkeypatch.setattr(writing, "ends_sentence", lambda text: True)
     limits = Limits(ending=ending)
-    sent = [embed_with_retries(channel, b"", KEY, (nonce, nonce + 100), limits) for nonce in range(80)]
+    sent = [embed_with_retries(channel, b"", KEY, (nonce, nonce + 100), limits) for nonce in range(48)]
     rests = [len(text.tokens) % 8 for text in sent]
     assert chisquare(np.bincount(rests, minlength=8)).pvalue > 1e-3
 
