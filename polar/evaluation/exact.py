@@ -25,7 +25,7 @@ from polar.code.decoders import (
 from polar.code.key_schedule import KeySchedule, Surplus
 from polar.evaluation.choices import decoders_of, fixed_lengths, key_lengths
 from polar.evaluation.covertness import message_laws, message_variations, text_variation, untruncated_bound
-from polar.evaluation.montecarlo import ErrorEstimate, SentBlocks, estimate_errors, receive, send_blocks
+from polar.evaluation.montecarlo import SentBlocks, estimate_errors, receive, send_blocks
 from polar.evaluation.points import OperatingPoint
 from polar.evaluation.settings import EvaluationSettings
 from wm_env.coded import empty_words, label_bits
@@ -191,7 +191,10 @@ def _points_of_code(
         for decoder, knowledge in blocks[0].rates:
             ber, bler = np.mean([block.rates[decoder, knowledge] for block in blocks], axis=0).tolist()
             received = [block.received[decoder, knowledge][number] for block in blocks]
-            estimate = _measured(sent[number], received, schedule)
+            ber_mc, ber_mc_ci95 = None, None
+            if settings.transmissions:
+                messages = [of_block.message for of_block in sent[number]]
+                ber_mc, ber_mc_ci95 = estimate_errors(messages, received, schedule.message_bits)
             yield OperatingPoint(
                 message_bits=schedule.message_bits,
                 rate_bits_per_token=schedule.message_bits / law.block_length,
@@ -207,8 +210,8 @@ def _points_of_code(
                 tv_text=tv_text,
                 tv_untruncated_bound=untruncated_bound(tree, tv_text),
                 empty_word=empty,
-                ber_mc=None if estimate is None else estimate.ber,
-                ber_mc_ci95=None if estimate is None else estimate.ber_ci95,
+                ber_mc=ber_mc,
+                ber_mc_ci95=ber_mc_ci95,
             )
 
 
@@ -231,10 +234,3 @@ def _send(
         send_blocks(block, code, schedule, settings.transmissions, rng)
         for block, code in zip(law.blocks, codes, strict=True)
     ]
-
-
-def _measured(sent: Sequence[SentBlocks], received: Sequence[Ints], schedule: KeySchedule) -> ErrorEstimate | None:
-    """Measured error rates of one receiver; None without transmissions."""
-    if not len(sent[0].message):
-        return None
-    return estimate_errors([blocks.message for blocks in sent], received, schedule.message_bits)

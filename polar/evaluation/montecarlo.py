@@ -29,22 +29,6 @@ class SentBlocks:
         return SentBlocks(self.state[rows], self.message[rows], self.key[rows], self.candidate[rows])
 
 
-@dataclass(frozen=True)
-class ErrorEstimate:
-    """Measured error rates.
-
-    Attributes:
-        ber: fraction of wrong message bits.
-        bler: fraction of blocks with a wrong bit.
-        ber_ci95: Clopper-Pearson 95 % interval of `ber`. It counts blocks, not bits: the bits of a block err together,
-            and the fraction of wrong bits of a block has at most the variance p (1 - p) of one coin toss.
-    """
-
-    ber: float
-    bler: float
-    ber_ci95: tuple[float, float]
-
-
 def send_blocks(
     law: BlockLaw, code: BlockCode, schedule: KeySchedule, count: int, rng: np.random.Generator
 ) -> SentBlocks:
@@ -72,10 +56,13 @@ def receive(sent: SentBlocks, schedule: KeySchedule, observation: Tensor, decisi
     return message
 
 
-def estimate_errors(sent: Sequence[Ints], received: Sequence[Ints], message_bits: int) -> ErrorEstimate:
-    """Error rates over the blocks of all transmissions, l >= 1 bits each."""
-    difference = np.concatenate(sent) ^ np.concatenate(received)
-    wrong = np.bitwise_count(difference) / message_bits
-    return ErrorEstimate(
-        float(wrong.mean()), float((difference != 0).mean()), block_interval(float(wrong.sum()), len(wrong))
-    )
+def estimate_errors(
+    sent: Sequence[Ints], received: Sequence[Ints], message_bits: int
+) -> tuple[float, tuple[float, float]]:
+    """The fraction of wrong bits in the blocks of all transmissions, l >= 1 bits each, and its 95 % interval.
+
+    Clopper-Pearson. It counts blocks, not bits: the bits of a block err together, and the fraction of wrong bits of a
+    block has at most the variance p (1 - p) of one coin toss.
+    """
+    wrong = np.bitwise_count(np.concatenate(sent) ^ np.concatenate(received)) / message_bits
+    return float(wrong.mean()), block_interval(float(wrong.sum()), len(wrong))
