@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -50,13 +50,6 @@ class DeviceBlock:
     shared: SharedSymbols
     label: Tensor | None
     shown: Tensor
-
-
-class Played(NamedTuple):
-    """One block of all copies: r in bits and c, shape (copies,)."""
-
-    rate: Tensor
-    cost: Tensor
 
 
 class Recorded:
@@ -164,9 +157,9 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
             shape = tuple(actions.shape) if hasattr(actions, "shape") else type(actions).__name__
             raise ValueError(f"actions of shape {shape}: a tensor of shape {self.action_space.shape} is needed")
         number, problem = self._number, self.single.problem
-        played, following = self._advance(number, self._state_probs, actions)
-        self._cost_so_far = self._cost_so_far + problem.gamma ** (number + 1) * played.cost
-        infos = self._infos(played.rate, played.cost)
+        rate, cost, following = self._advance(number, self._state_probs, actions)
+        self._cost_so_far = self._cost_so_far + problem.gamma ** (number + 1) * cost
+        infos = self._infos(rate, cost)
         ended = number + 1 == len(self._blocks)
         if ended:
             infos = {"final_obs": self._final(), "final_info": infos}
@@ -176,7 +169,7 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
         else:
             self._state_probs = following
             self._number += 1
-        return self._observation(), played.rate, self._flags(ended), self._flags(False), infos
+        return self._observation(), rate, self._flags(ended), self._flags(False), infos
 
     def credit(self) -> dict[str, Tensor]:
         """`rate_by_state`, `cost_by_state` and `parent` of the last step, tensors (num_envs, N).
@@ -197,17 +190,16 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
     def _action_space(self) -> gym.Space[Any]:
         return self.single.action_space
 
-    def _advance(self, number: int, state_probs: Tensor, actions: Tensor) -> tuple[Played, Tensor]:
-        """What a block is worth and costs, and the law of the next state."""
+    def _advance(self, number: int, state_probs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What a block is worth in bits and what it costs, shape (copies,) each, and the law of the next state."""
         self._law_played = number, state_probs, actions
         if self.device.type != "cuda" or type(self.single.objective) is not Objective:
-            rate, cost, following = self._compute(number, state_probs, actions)
-        else:
-            key = number, actions.dtype
-            if key not in self._recorded:
-                self._recorded[key] = Recorded(partial(self._compute, number), state_probs, actions)
-            rate, cost, following = self._recorded[key](state_probs, actions)
-        return Played(rate, cost), following
+            return self._compute(number, state_probs, actions)
+        key = number, actions.dtype
+        if key not in self._recorded:
+            self._recorded[key] = Recorded(partial(self._compute, number), state_probs, actions)
+        rate, cost, following = self._recorded[key](state_probs, actions)
+        return rate, cost, following
 
     def _compute(self, number: int, state_probs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         law, refused = self._law(number, state_probs, actions)

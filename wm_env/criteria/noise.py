@@ -23,7 +23,7 @@ from torch import Tensor
 from wm_env.criteria.channel import BlockChannel
 from wm_env.criteria.costs import TOTAL_VARIATION
 from wm_env.information import LN2, cross_entropy, total_variation
-from wm_env.law import advance
+from wm_env.law import occupations
 from wm_env.optimum import COST_RESOLUTION, check_budget
 from wm_env.tree import StateTree
 
@@ -161,13 +161,10 @@ def _best_laws(
 def _rate_and_cost(
     tree: StateTree, channels: Sequence[BlockChannel], laws: Sequence[Tensor], gamma: float
 ) -> tuple[float, float]:
-    state_probs = torch.from_numpy(tree.prior)
     rate = cost = 0.0
-    for number, (law, block, channel) in enumerate(zip(laws, tree.blocks, channels, strict=True), 1):
-        cover = torch.from_numpy(block.cover)
+    reach = occupations(tree, [law.numpy() for law in laws])
+    for number, (law, block, channel, probs) in enumerate(zip(laws, tree.blocks, channels, reach, strict=True), 1):
+        state_probs = torch.from_numpy(probs)
         rate += gamma**number * float(state_probs @ mutual_information(law, channel.kernel))
-        cost += gamma**number * float(state_probs @ total_variation(law, cover))
-        if number < len(laws):
-            states = len(tree.blocks[number].cover)
-            state_probs = advance(state_probs, law, torch.from_numpy(block.child), states)
+        cost += gamma**number * float(state_probs @ total_variation(law, torch.from_numpy(block.cover)))
     return rate, cost
