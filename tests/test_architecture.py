@@ -22,6 +22,7 @@ ROOMS = (
     "agents.planner",
     "agents.training",
     "agents",
+    "polar.compiling",
     "polar.code",
     "polar.text",
     "polar.serve",
@@ -94,6 +95,15 @@ def test_agents_and_polar_do_not_know_each_other() -> None:
         other = {"agents": "polar", "polar": "agents"}.get(module.split(".")[0])
         if other:
             assert not [name for name in imports(file) if name.split(".")[0] == other], module
+
+
+def test_texts_need_the_polar_code_in_one_scheme_alone() -> None:
+    users = {
+        module
+        for module, file in MODULES.items()
+        if room(module) in ("polar.text", "polar.serve") and any(room(name) == "polar.code" for name in imports(file))
+    }
+    assert {user.rpartition(".")[0] for user in users} == {"polar.text.schemes.parallel"}
 
 
 def test_no_module_imports_itself_through_others() -> None:

@@ -22,13 +22,13 @@ from polar.code.compiled import (
     SUM,
     Bits,
     Bools,
-    compiled,
     schedule,
     second_soft,
     soft_bits,
     sum_soft,
     transform_signs,
 )
+from polar.compiling import compiled
 from wm_env.common.arrays import Floats, Ints
 
 _SIDE_BY_SIDE = 16

@@ -1,25 +1,18 @@
-"""What every compiled kernel of the package has in common: how it is compiled, and the two formulas of a node.
+"""What every compiled kernel of this package has in common: the two formulas of a node, and the steps of a pass.
 
 A kernel works on soft bits, E[(-1)^V] = P(V = 0) - P(V = 1) = tanh(LLR / 2), in [-1, 1]. With soft bits (a, b) of two
 independent bits, that of their sum is a b. Once the sum is known, with sign s = (-1)^sum, that of the second bit is
 (b + s a) / (1 + s a b). Neither formula needs a logarithm or an exponential.
-
-Compiled code and its cache are numba's: the first call of a kernel compiles it for the machine at hand (seconds) and
-keeps the result beside the source, or in the user's cache folder where that cannot be written.
 """
 
 import itertools
-from collections.abc import Callable
 from functools import lru_cache
-from typing import TypeVar, cast
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from polar.compiling import compiled
 from wm_env.common.arrays import Floats, Ints
-
-Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 Bools = NDArray[np.bool_]
 Bits = NDArray[np.uint8]
@@ -29,11 +22,6 @@ KNOWN, FREE, SUM, SECOND, STORE, COMBINE = range(6)
 
 LEAST = 1e-30
 """What stands for 0 where a number is divided by or its logarithm taken."""
-
-
-def compiled(function: Kernel) -> Kernel:
-    """Compile with numba: cached, without the interpreter's lock, with IEEE arithmetic in the source's order."""
-    return cast(Kernel, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
 def soft_bits(llr: NDArray[np.floating], out: Floats) -> Floats:

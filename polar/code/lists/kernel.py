@@ -19,10 +19,10 @@ from polar.code.compiled import (
     STORE,
     SUM,
     Bits,
-    compiled,
     second_bit,
     transform_signs,
 )
+from polar.compiling import compiled
 from wm_env.common.arrays import Floats, Ints
 
 _IMPOSSIBLE = 1e-15

@@ -336,7 +336,7 @@ class TestTraining:
         assert torch.equal(*critics)
 
     def test_critics_learn_rate_and_cost_apart(self, vec_env):
-        model = make_model(vec_env, learning_rate=5e-3, n_steps=8, n_epochs=10).learn(4 * 8 * 30)
+        model = make_model(vec_env, learning_rate=5e-3, n_steps=8, n_epochs=10).learn(4 * 8 * 12)
         buffer = model.rollout_buffer
         returns = (buffer.state_advantages + buffer.state_values).sum(2)
         values = buffer.state_values.sum(2)
