@@ -8,10 +8,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from wm_env.lm.models.llada_config import LLaDAConfig
+from wm_env.common.files import write_json
+from wm_env.lm.models.llada_config import LLaDAConfig, tensor_names
 from wm_env.lm.models.load import load_lm
 from wm_env.lm.models.network import build_network
-from wm_env.lm.pretrain.checkpoint import save_lm
+from wm_env.lm.models.weights import save_tensors
+from wm_env.lm.pretrain.checkpoint import save_tokenizer
 
 LETTERS = bytes_to_unicode()
 
@@ -64,7 +66,11 @@ def write_lm(
         for parameter in network.parameters():
             if parameter.ndim == 2:
                 parameter.normal_(0, scale, generator=generator)
-    save_lm(folder, network, config, tokenizer_of(tokens, merges), torch.float32)
+    state = network.state_dict()
+    save_tokenizer(folder, tokenizer_of(tokens, merges))
+    write_json(folder / "config.json", config.to_json())
+    tensors = {llada: state[llama].contiguous() for llada, llama in tensor_names(config).items()}
+    save_tensors(folder / "model.safetensors", tensors)
     return folder
 
 

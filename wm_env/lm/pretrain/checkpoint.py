@@ -27,22 +27,6 @@ from wm_env.lm.models.weights import save_tensors, tensor_digest
 FORMAT = 1
 
 
-def save_lm(
-    folder: Path,
-    network: LlamaForCausalLM,
-    config: LLaDAConfig,
-    tokenizer: PreTrainedTokenizerFast,
-    dtype: torch.dtype = torch.float16,
-) -> None:
-    """Write `folder` so that `load_lm` and LLaDA's own code read it: config.json, tokenizer, model.safetensors."""
-    state = network.state_dict()
-    tensors = {llada: state[llama].to("cpu", dtype).contiguous() for llada, llama in tensor_names(config).items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "config.json", config.to_json())
-    save_tokenizer(folder, tokenizer)
-    save_tensors(folder / "model.safetensors", tensors)
-
-
 def save_integers(
     folder: Path, network: LlamaForCausalLM, config: LLaDAConfig, tokenizer: PreTrainedTokenizerFast
 ) -> None:

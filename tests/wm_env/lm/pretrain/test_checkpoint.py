@@ -13,8 +13,7 @@ from tiny_pretraining import counting_options, trained
 
 from wm_env.common.command import is_system_failure
 from wm_env.lm.models.checkpoint_tokenizer import read_tokenizer
-from wm_env.lm.models.load import load_lm
-from wm_env.lm.pretrain.checkpoint import TrainingProgress, load_progress, save_lm, save_progress, save_tokenizer
+from wm_env.lm.pretrain.checkpoint import TrainingProgress, load_progress, save_progress, save_tokenizer
 from wm_env.lm.pretrain.cluster import Cluster
 from wm_env.lm.pretrain.corpus import load_or_tokenize, train_tokenizer
 from wm_env.lm.pretrain.recipe import Options
@@ -117,11 +116,3 @@ def test_tensors_of_a_checkpoint_are_those_of_the_network(options: Options, alon
         with pytest.raises(ValueError, match="start in a new folder") as caught:
             load_progress(path, trainer.network, trainer.optimizers, {})
         assert wrong in str(caught.value)
-
-
-def test_a_saved_model_is_the_network_in_half_precision(options: Options, alone: Cluster, tmp_path: Path) -> None:
-    trainer = trained(options, alone, 1)
-    save_lm(tmp_path, trainer.network, trainer.config, train_tokenizer(["one two three four five"], 275, 64))
-    loaded = load_lm(tmp_path, arithmetic="float")
-    for name, tensor in trainer.network.state_dict().items():
-        assert torch.equal(loaded.network.state_dict()[name], tensor.half().float())
