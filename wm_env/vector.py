@@ -240,14 +240,8 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
         length = self.single.problem.tree.block_length
         sums = (self._cost_so_far[copies], self._rate_bound[copies], self._optimal_rate[copies])
         for name, values in info_values(measured, *sums, length).items():
-            self._add(infos, name, copies, values)
-
-    def _add(self, infos: Infos, name: str, copies: Copies, values: Any) -> None:
-        if name not in infos:
-            infos[name] = np.zeros(self.num_envs)
-            infos[f"_{name}"] = np.zeros(self.num_envs, dtype=np.bool_)
-        infos[name][copies] = values
-        infos[f"_{name}"][copies] = True
+            infos.setdefault(name, np.zeros(self.num_envs))[copies] = values
+            infos.setdefault(f"_{name}", np.zeros(self.num_envs, dtype=np.bool_))[copies] = True
 
     def _observation(self) -> Observation:
         over = self._number == len(self._stacked)

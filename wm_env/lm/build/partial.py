@@ -15,7 +15,11 @@ from wm_env.lm.text import spell
 
 PART_FORMAT = FileFormat(kind="covert-watermark pools", version=1)
 
-_NAMES = {"contexts", "sizes", "tokens", "log2_prob", "cover", "exact", "merged", "dropped"}
+_OF_CANDIDATES = ("tokens", "log2_prob", "cover")
+"""Arrays with an entry for every candidate of all pools."""
+_OF_POOLS = ("exact", "merged", "dropped")
+"""Arrays with an entry for every pool."""
+_NAMES = {"contexts", "sizes", *_OF_CANDIDATES, *_OF_POOLS}
 """The arrays of a part; a file without them is damaged."""
 
 Context = tuple[int, ...]
@@ -105,32 +109,18 @@ def _pack(contexts: Sequence[Context], pools: Sequence[Pool]) -> Arrays:
     return {
         "contexts": np.array(contexts, dtype=np.int64),
         "sizes": np.array([len(pool.text) for pool in pools], dtype=np.int64),
-        "tokens": np.concatenate([pool.tokens for pool in pools]),
-        "log2_prob": np.concatenate([pool.log2_prob for pool in pools]),
-        "cover": np.concatenate([pool.cover for pool in pools]),
-        "exact": np.array([pool.exact for pool in pools]),
-        "merged": np.array([pool.merged for pool in pools], dtype=np.int64),
-        "dropped": np.array([pool.dropped for pool in pools], dtype=np.int64),
+        **{name: np.concatenate([getattr(pool, name) for pool in pools]) for name in _OF_CANDIDATES},
+        **{name: np.array([getattr(pool, name) for pool in pools]) for name in _OF_POOLS},
     }
 
 
 def _unpack(arrays: Arrays, vocabulary: Mapping[int, bytes]) -> dict[Context, Pool]:
     cuts = np.cumsum(arrays["sizes"])[:-1]
-    rows = zip(
-        arrays["contexts"].tolist(),
-        *(np.split(arrays[name], cuts) for name in ("tokens", "log2_prob", "cover")),
-        *(arrays[name].tolist() for name in ("exact", "merged", "dropped")),
-        strict=True,
-    )
-    return {
-        tuple(context): Pool(
-            tokens=tokens,
-            log2_prob=log2_prob,
-            cover=cover,
-            text=tuple(spell(vocabulary, block) for block in tokens.tolist()),
-            exact=exact,
-            merged=merged,
-            dropped=dropped,
-        )
-        for context, tokens, log2_prob, cover, exact, merged, dropped in rows
-    }
+    columns: dict[str, list[Any]] = {name: np.split(arrays[name], cuts) for name in _OF_CANDIDATES}
+    columns |= {name: arrays[name].tolist() for name in _OF_POOLS}
+    pools: dict[Context, Pool] = {}
+    for context, *values in zip(arrays["contexts"].tolist(), *columns.values(), strict=True):
+        of_pool = dict(zip(columns, values, strict=True))
+        text = tuple(spell(vocabulary, block) for block in of_pool["tokens"].tolist())
+        pools[tuple(context)] = Pool(text=text, **of_pool)
+    return pools
