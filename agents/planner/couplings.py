@@ -36,15 +36,21 @@ def spend(cover: Floats, words: Ints, message_bits: int, budget: Floats) -> Floa
     cap = 2.0**-message_bits
     loads = word_loads(words, cover, message_bits)
     order = np.argsort(-loads, axis=1, kind="stable")
-    room = np.take_along_axis(np.where(loads > 0, np.maximum(cap - loads, 0), 0), order, axis=1)
-    given = np.empty_like(loads)
-    np.put_along_axis(given, order, np.clip(budget[:, None] - (room.cumsum(1) - room), 0, room), axis=1)
+    given = fill_in_order(budget, np.where(loads > 0, np.maximum(cap - loads, 0), 0), order)
     heavy = word_loads(np.where(cover > cap, words, -1), cover, message_bits)
     lighter = loads - (heavy - _cut_down(heavy, cap, budget))
     rest = np.maximum(budget - (loads - lighter).sum(1), 0)
     after = _cut_down(lighter, cap, rest) + given
     factor = np.divide(after, loads, out=np.zeros_like(loads), where=loads > 0)
     return np.where(words >= 0, cover * np.take_along_axis(factor, np.maximum(words, 0), axis=1), 0)
+
+
+def fill_in_order(mass: Floats, room: Floats, order: Ints) -> Floats:
+    """What each place takes of a mass (N,) that fills the room of places (N, K), one after the other in this order."""
+    in_order = np.take_along_axis(room, order, axis=1)
+    taken = np.empty_like(room)
+    np.put_along_axis(taken, order, np.clip(mass[:, None] - (in_order.cumsum(1) - in_order), 0, in_order), axis=1)
+    return taken
 
 
 def _cut_down(loads: Floats, cap: float, budget: Floats) -> Floats:

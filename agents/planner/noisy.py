@@ -15,11 +15,11 @@ climb starts at a proper colouring, where U tells X, with a little of every othe
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from agents.planner.rate import Plan
 from wm_env.coded import label_bits
 from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.criteria.channel import BlockChannel, received_law
@@ -39,23 +39,6 @@ _SPREAD_OF_MANY = 0.1
 _TINY = 1e-300
 
 
-@dataclass(frozen=True)
-class NoisyPlan:
-    """A law with what it is worth behind the channel.
-
-    Attributes:
-        law: P(S,U,X) of every block.
-        multiplier: beta of the last climb, bits per unit of budget.
-        rate: sum_b gamma^b (I(U_b;Y_b) - I(U_b;S_b)) in bits, b = 1..B.
-        cost: sum_b gamma^b c_b of X, at most epsilon.
-    """
-
-    law: JointLaw
-    multiplier: float
-    rate: float
-    cost: float
-
-
 @usual_torch()
 def plan_noisy(
     tree: StateTree,
@@ -65,11 +48,11 @@ def plan_noisy(
     labels: int | None = None,
     iterations: int = 40,
     generator: torch.Generator | None = None,
-) -> NoisyPlan:
-    """A law with a high rate sum_b gamma^b [I(U;Y) - I(U;S)] and with cost at most `epsilon`.
+) -> Plan:
+    """A law with a high rate sum_b gamma^b [I(U;Y) - I(U;S)] and with cost at most `epsilon`, that of X.
 
     The decoder sees Y, the block behind the channel. The programme is not concave, so the law need not be optimal:
-    compare its rate with `wm_env.criteria.noise.noisy_rate_bound`.
+    compare its rate with `wm_env.criteria.noise.noisy_rate_bound`. The plan's multiplier is that of the last climb.
 
     Args:
         tree, channels, epsilon, gamma: as in `noisy_rate_bound`.
@@ -169,7 +152,7 @@ class _Climb:
 
         return roll_out(self.tree, policy)
 
-    def plan(self, joint: tuple[Tensor, ...], multiplier: float) -> NoisyPlan:
+    def plan(self, joint: tuple[Tensor, ...], multiplier: float) -> Plan:
         """What the law is worth."""
         law = self.law(joint)
         rate, cost = 0.0, 0.0
@@ -177,7 +160,7 @@ class _Climb:
             rate += self.gamma**number * float(measure(received_law(block, channel)).rate)
             of_state = total_variation(induced_cover(block), block.cover)
             cost += self.gamma**number * float(block.state_probs @ of_state)
-        return NoisyPlan(law, multiplier, rate, cost)
+        return Plan(law, multiplier, rate, cost)
 
     def _ahead(self, number: int, value: Tensor) -> Tensor:
         child = self.children[number]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agents.planner.couplings import assign_surplus
+from agents.planner.couplings import assign_surplus, fill_in_order
 from agents.planner.word_maps import word_loads
 from wm_env.common.arrays import Floats, Ints
 
@@ -187,19 +187,10 @@ def _schedule(jobs: _Jobs, room: Floats, admissible: Floats) -> Floats:
     part = room * (placed[jobs.symbol][:, None] == words[:, None])
     total = part.sum(2)
     sent: Floats = part * np.divide(masses, total, out=np.zeros_like(total), where=total > 0)[:, :, None]
-    sent[rows, jobs.word] = _pack(jobs.own, part[rows, jobs.word])
+    own_room = part[rows, jobs.word]
+    # The own mass is packed into the slots with most room.
+    sent[rows, jobs.word] = fill_in_order(jobs.own, own_room, np.argsort(-own_room, axis=1, kind="stable"))
     return sent
-
-
-def _pack(mass: Floats, room: Floats) -> Floats:
-    """Fill slots with a mass (m,), those with most room first; what each takes of it, shape (m, J)."""
-    roomiest_first = np.argsort(-room, axis=1, kind="stable")
-    sorted_room = np.take_along_axis(room, roomiest_first, axis=1)
-    taken = np.empty_like(room)
-    np.put_along_axis(
-        taken, roomiest_first, np.clip(mass[:, None] - (sorted_room.cumsum(1) - sorted_room), 0, sorted_room), axis=1
-    )
-    return taken
 
 
 def _assign(jobs: _Jobs, room: Floats, admissible: Floats) -> tuple[Ints, Floats]:
