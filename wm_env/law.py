@@ -154,6 +154,18 @@ def advance(state_probs: Tensor, induced: Tensor, child: Tensor, states: int) ->
     return mass.new_zeros(states, *mass.shape[1:]).scatter_add(0, place, mass)
 
 
+def values_ahead(value: Tensor | None, child: Tensor) -> Tensor:
+    """What follows every candidate: the value of the state that it leads to, shape (N, Q); 0 where there is none.
+
+    Args:
+        value: of the next block's states, shape (states,); None behind the last block.
+        child: next state of (s, x), shape (N, Q), int64, -1 where there is none.
+    """
+    if value is None:
+        return torch.zeros(child.shape, dtype=torch.float64, device=child.device)
+    return torch.where(child >= 0, value[child.clamp_min(0)], 0)
+
+
 def state_reach(tree: StateTree) -> tuple[Floats, ...]:
     """Probability of every state under the model's own law, one array (N,) per block, each sums to 1."""
     return tuple(occupations(tree, [block.cover for block in tree.blocks]))

@@ -27,7 +27,7 @@ from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.criteria.costs import TOTAL_VARIATION, Cost
 from wm_env.information import entropy
 from wm_env.labels.colouring import colour_candidates
-from wm_env.law import advance
+from wm_env.law import advance, values_ahead
 from wm_env.tree import StateTree
 
 COST_RESOLUTION = 1e-13
@@ -182,7 +182,7 @@ class _Sweeps:
         laws: list[Tensor] = []
         value: Tensor | None = None
         for cover, child in zip(reversed(self.covers), reversed(self.children), strict=True):
-            bonus = self._bonus(cover, child, value)
+            bonus = self.gamma * values_ahead(value, child)
             law = self.cost.best_response(cover, bonus, multiplier)
             value = entropy(law) + (law * bonus).sum(1) - multiplier * self.cost(law, cover)
             laws.append(law)
@@ -193,7 +193,7 @@ class _Sweeps:
         dearest = 0.0
         value: Tensor | None = None
         for cover, child in zip(reversed(self.covers), reversed(self.children), strict=True):
-            bonus = self._bonus(cover, child, value)
+            bonus = self.gamma * values_ahead(value, child)
             dearest = max(dearest, self.cost.multiplier_of_cover(cover, bonus))
             value = entropy(cover) + (cover * bonus).sum(1)
         return dearest
@@ -212,9 +212,3 @@ class _Sweeps:
 
     def optimum(self, laws: tuple[Tensor, ...], multiplier: float) -> Optimum:
         return Optimum(laws, multiplier, *self.rate_and_cost(laws))
-
-    def _bonus(self, cover: Tensor, child: Tensor, value: Tensor | None) -> Tensor:
-        """gamma times the value to go after each candidate; `value` belongs to the following block's states."""
-        if value is None:
-            return torch.zeros_like(cover)
-        return torch.where(child >= 0, self.gamma * value[child.clamp_min(0)], 0)

@@ -26,7 +26,7 @@ from wm_env.criteria.channel import BlockChannel, received_law
 from wm_env.criteria.costs import TOTAL_VARIATION
 from wm_env.information import LN2, entropy, measure, total_variation
 from wm_env.labels.colouring import colour_candidates
-from wm_env.law import BlockLaw, JointLaw, induced_cover, probs_given_state, roll_out, sum_by_symbol
+from wm_env.law import BlockLaw, JointLaw, induced_cover, probs_given_state, roll_out, sum_by_symbol, values_ahead
 from wm_env.optimum import COST_RESOLUTION, check_budget
 from wm_env.tree import StateTree
 
@@ -130,7 +130,7 @@ class _Climb:
             weight = given_state * torch.exp2(exponent - top) / law.blocks[number].p_label.clamp_min(_TINY)[:, :, None]
             total = weight.sum(1)
             worth = torch.where(cover > 0, total.clamp_min(_TINY).log() / LN2 + top[:, 0], 0)
-            bonus = worth if value is None else worth + self._ahead(number, value)
+            bonus = worth + self.gamma * values_ahead(value, self.children[number])
             marginal = cover if multiplier == torch.inf else TOTAL_VARIATION.best_response(cover, bonus, multiplier)
             value = entropy(marginal) + (marginal * bonus).sum(1)
             if multiplier < torch.inf:
@@ -161,10 +161,6 @@ class _Climb:
             of_state = total_variation(induced_cover(block), block.cover)
             cost += self.gamma**number * float(block.state_probs @ of_state)
         return Plan(law, multiplier, rate, cost)
-
-    def _ahead(self, number: int, value: Tensor) -> Tensor:
-        child = self.children[number]
-        return torch.where(child >= 0, self.gamma * value[child.clamp_min(0)], 0)
 
     def _evidence(self, law: BlockLaw, channel: BlockChannel) -> Tensor:
         """l(u,x) = sum_y K(y|x,s) log2 r(u|y), shape (N, M, Q)."""

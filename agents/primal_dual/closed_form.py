@@ -34,7 +34,7 @@ from wm_env.coded import label_bits
 from wm_env.criteria.costs import Cost
 from wm_env.criteria.objectives import Objective
 from wm_env.information import LN2
-from wm_env.law import advance
+from wm_env.law import advance, values_ahead
 from wm_env.problem import BlockTensors, Problem
 
 CHUNK_BYTES = 1 << 22
@@ -235,8 +235,7 @@ def _bonus(tables: _Tables, sweep: _Forward, cost: Cost, multiplier: Tensor, lat
     bonus = -multiplier * LN2 * cost.slope(sweep.induced, block.cover)
     if later is None:
         return bonus
-    to_go = torch.where(block.child >= 0, later[block.child.clamp_min(0)], 0)
-    return bonus + to_go * LN2 / tables.weight
+    return bonus + values_ahead(later, block.child) * LN2 / tables.weight
 
 
 def _score_posterior(tables: _Tables, sweep: _Forward, chunk: _Chunk) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 from wm_env.criteria.channel import BlockChannel
 from wm_env.criteria.costs import TOTAL_VARIATION
 from wm_env.information import LN2, cross_entropy, total_variation
-from wm_env.law import occupations
+from wm_env.law import occupations, values_ahead
 from wm_env.optimum import COST_RESOLUTION, check_budget
 from wm_env.tree import StateTree
 
@@ -124,10 +124,7 @@ def _respond(
     bound: Tensor | None = None
     for number in reversed(range(len(tree.blocks))):
         cover = torch.from_numpy(tree.blocks[number].cover)
-        ahead = torch.zeros_like(cover)
-        if bound is not None:
-            child = torch.from_numpy(tree.blocks[number].child)
-            ahead = torch.where(child >= 0, gamma * bound[child.clamp_min(0)], 0)
+        ahead = gamma * values_ahead(bound, torch.from_numpy(tree.blocks[number].child))
         law, bound = _best_laws(
             cover, channels[number].kernel, ahead, start[number], multiplier, tolerance / 10, iterations
         )
