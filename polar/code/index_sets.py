@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polar.code.density_evolution import Polarisation, polarise
+from polar.code.density_evolution import polarise
 from polar.code.successive import CERTAIN
 from wm_env.common.arrays import Floats
 from wm_env.common.files import fingerprint, write_atomically
@@ -139,8 +139,7 @@ def spectrum(code: TokenCode, log_length: int, cache: Path | None = None) -> Spe
     if path is not None and path.exists():
         arrays, _ = read_tensors(path, SPECTRUM_FORMAT)
         return Spectrum(**arrays)
-    encoder = [_polarise_level(level, log_length) for level in code.encoder]
-    decoder = [_polarise_level(level, log_length) for level in code.decoder]
+    encoder, decoder = ([polarise(*crossovers(level), log_length) for level in levels] for levels in sides.values())
     arrays = {
         "deficit": np.stack([level.deficit for level in encoder]),
         "certain": np.stack([level.certain for level in encoder]),
@@ -225,10 +224,6 @@ def bit_levels(joint: Floats) -> tuple[Level, ...]:
             llr = np.nan_to_num(np.diff(-np.log(halves))[..., 0], nan=0.0, posinf=CERTAIN, neginf=-CERTAIN)
         levels.append(Level(np.clip(llr, -CERTAIN, CERTAIN), halves.sum(-1)))
     return tuple(levels)
-
-
-def _polarise_level(level: Level, log_length: int) -> Polarisation:
-    return polarise(*crossovers(level), log_length)
 
 
 def crossovers(level: Level) -> tuple[Floats, Floats]:

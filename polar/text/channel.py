@@ -26,10 +26,8 @@ class Channel:
         return self.source.lm.text_tokenizer.strings
 
 
-@lru_cache(maxsize=4)
-def rule_of(vocabulary: Vocabulary) -> CanonicalRule:
-    """Which tokens of a vocabulary keep a text in canonical form; made once for many channels."""
-    return CanonicalRule(vocabulary)
+_rule_of = lru_cache(maxsize=4)(CanonicalRule)
+"""The rule of a vocabulary; made once for many channels."""
 
 
 @usual_torch()
@@ -53,6 +51,6 @@ def open_channel(lm: MaskedLM, prompt: str, settings: Settings, vocabulary: Voca
         vocabulary=vocabulary,
         prompt=tuple(lm.encode(front)),
         settings=settings.law,
-        rule=rule_of(vocabulary),
+        rule=_rule_of(vocabulary),
     )
     return Channel(source, front, settings)
