@@ -61,6 +61,7 @@ def _own_interrupt():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 @pytest.mark.usefixtures("_own_interrupt")
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
 def test_a_printed_command_is_understood(words, monkeypatch, tmp_path, capsys):
@@ -86,7 +87,6 @@ def test_a_printed_command_is_understood(words, monkeypatch, tmp_path, capsys):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [words[0], *("1" if word in NUMBERS else word for word in given)])
-    monkeypatch.delitem(sys.modules, module or "", raising=False)
     run = partial(runpy.run_path, str(ROOT / words[0])) if module is None else partial(runpy.run_module, module)
     with pytest.raises((Parsed, SystemExit)) as end:
         run(run_name="__main__")

@@ -43,16 +43,15 @@ def _threads_as_before() -> Iterator[None]:
 def test_a_pass_is_the_same_with_any_number_of_threads(lm: MaskedLM, rows: int) -> None:
     canvas = torch.arange(1000, 1000 + 53 * rows).reshape(rows, 53)
     floats = load_lm("mini", arithmetic="float")
-    found: dict[str, list[Tensor]] = {"exact": [], "float": [], "float logits": [], "exact logits": []}
+    found: dict[str, list[Tensor]] = {"exact": [], "float": [], "exact logits": []}
     for threads in (1, 2, 3, 4, 6, 8):
         torch.set_num_threads(threads)
-        for kind, model in (("exact", lm), ("float", floats)):
-            found[kind].append(model.log2_probs(canvas, 50, 4.0))
-            found[f"{kind} logits"].append(model.logits_at(model.network, canvas, 50))
-    for kind in ("exact", "float", "exact logits"):
-        assert all(torch.equal(found[kind][0], other) for other in found[kind])
-    # Without that care numbers in floats differ, so the test can fail.
-    assert not all(torch.equal(found["float logits"][0], other) for other in found["float logits"])
+        found["exact"].append(lm.log2_probs(canvas, 50, 4.0))
+        found["float"].append(floats.log2_probs(canvas, 50, 4.0))
+        # The logits of floats do change with the threads on most machines; `log2_probs` takes care of that.
+        found["exact logits"].append(lm.logits_at(lm.network, canvas, 50))
+    for results in found.values():
+        assert all(torch.equal(results[0], other) for other in results)
 
 
 def test_pools_are_the_same_with_any_number_of_passes_at_once(lm: MaskedLM) -> None:
