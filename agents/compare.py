@@ -91,7 +91,10 @@ def flat_settings(settings: Mapping[str, Any], before: str = "") -> dict[str, st
 
 
 def group_names(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """A name for every run: its agent and the settings that are not the same in all runs; equal for one group."""
+    """A name for every run: its agent, and the settings that differ among the runs that have them.
+
+    The runs of a group have one name.
+    """
     agents = [str(json.loads(each.get("agent", '"run"'))) for each in settings]
     names = sorted({name for each in settings for name in each} - {"agent"})
     # What an agent does not have is no difference to others that have it.

@@ -160,7 +160,7 @@ def round_trip(bench: Bench, number: int) -> Tally:
     return {
         verdict(found.message, message): 1,
         "bytes": len(message),
-        "frame": sent.frame_bits,
+        "frame": sent.sent_bits,
         "tokens": sent.coded_tokens,
         "rejected": sent.rejected,
     }

@@ -116,7 +116,7 @@ class RunSettings:
     """d, with --message-bits auto: bits of a block's key beyond the pad, which the receiver knows too. They let states
     with uneven candidates carry bits at total variation 0; use 2^d times as many --labels as words."""
     seed: int = 0
-    """Seed of the initial policy, the only random thing in the algorithm."""
+    """Seed of all that is random: the policy at the start, and what PPO draws."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the learner computes."""
     threads: int = 2

@@ -336,7 +336,14 @@ def per_state(totals: Tensor, state_probs: Tensor) -> Tensor:
 
 
 def weighted_moments(combined: Tensor, state_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of A(s) / Z(s) under Z, over all samples."""
+    """Mean and standard deviation of A(s) / Z(s) with weights Z(s), over all samples and states: two scalars.
+
+    Args:
+        combined: A(s), shape (batch, N).
+        state_probs: Z(s), shape (batch, N).
+
+    The deviation has 1e-8 added, so that it can be divided by.
+    """
     mass = state_probs.sum()
     centre = combined.sum() / mass
     variance = (state_probs * (per_state(combined, state_probs) - centre).square()).sum() / mass

@@ -16,7 +16,7 @@ from polar.text.arithmetic import NoEntropyError
 from polar.text.canonical import is_own_form
 from polar.text.channel import Channel
 from polar.text.decoding import text_forms
-from polar.text.framing import Message, frame_bits, payload_bits
+from polar.text.framing import Message, payload_bits
 from polar.text.keys.derivation import message_keys, text_hash
 from polar.text.keys.key import Key
 from polar.text.records import About, Record
@@ -37,7 +37,7 @@ class Embedded:
         nonce: the nonce of the message.
         coded_tokens: tokens until the message was in; the others end the text.
         payload_bits: bits of the message.
-        frame_bits: the same with header and check value.
+        sent_bits: the same with what checks them, such as header and check value.
         cost: how the law of the text differs from the model's.
         record: everything but the key that a receiver needs; None if the receiver needs no model.
         rejected: nonces before this one whose texts could not be sent. If a share q of all texts is rejected, that
@@ -49,17 +49,17 @@ class Embedded:
     nonce: int
     coded_tokens: int
     payload_bits: int
-    frame_bits: int
+    sent_bits: int
     cost: VariationBound
     record: Record | None
     rejected: int = 0
 
     def summary(self) -> str:
         """One line: how long the text is, what it carries, and how it differs from the model's own."""
-        bits = self.frame_bits / self.coded_tokens
+        bits = self.sent_bits / self.coded_tokens
         rejected = f"; {self.rejected} discarded before it, which could not be sent" if self.rejected else ""
         return (
-            f"nonce {self.nonce}: {self.payload_bits} bits, {self.frame_bits} with the frame, in {self.coded_tokens} "
+            f"nonce {self.nonce}: {self.payload_bits} bits, {self.sent_bits} with the check, in {self.coded_tokens} "
             f"of {len(self.tokens)} tokens ({bits:.2f} bits per token); {self.cost}{rejected}"
         )
 
@@ -106,7 +106,7 @@ def embed(
         nonce=nonce,
         coded_tokens=written.coded_tokens,
         payload_bits=payload_bits(message),
-        frame_bits=frame_bits(message, settings.check_bits),
+        sent_bits=settings.scheme.sent_bits(message, settings.check_bits),
         cost=written.cost,
         record=record,
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from polar.text.framing import Message
+from polar.text.framing import Message, frame_bits
 from wm_env.common.command import WorkFailedError
 from wm_env.common.progress import Report, no_report
 
@@ -175,6 +175,10 @@ class Scheme(ABC):
     ) -> "Decoded":
         """Look for the message of a text with all nonces at once, in every form that the text may have."""
         raise NotImplementedError(f"the receiver of the scheme {self.name} takes one nonce after the other")
+
+    def sent_bits(self, message: Message, check_bits: int) -> int:
+        """How many bits a text has to say for a message: the message and what it is checked by."""
+        return frame_bits(message, check_bits)
 
     def estimate(self, channel: "Channel", message: Message) -> str | None:
         """One line on what writing `message` costs, where that is long."""

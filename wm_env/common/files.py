@@ -217,7 +217,7 @@ def check_replaceable(path: Path, mark: str, advice: str) -> None:
 
     Args:
         path, advice: as in `check_output`.
-        mark: words that stand in all files of this command, within 64 KiB of the start or the end.
+        mark: a string that every file of this command has in its first or last 64 KiB.
 
     Raises:
         FileExistsError: another file is there.

@@ -28,7 +28,7 @@ _TYPES = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "
 class FileFormat:
     """What a file says it is: a kind in words and a version that rises with every incompatible change.
 
-    `earlier` says which version of the program wrote an earlier version of the format.
+    `earlier`: for every earlier version of the format, the version of the program that wrote it.
     """
 
     kind: str

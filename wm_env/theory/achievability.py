@@ -80,7 +80,7 @@ def letter(law: BlockLaw) -> Letter:
 def random_codebook(
     law: Letter, length: int, messages: int, keys: int, bins: int, generator: torch.Generator
 ) -> Codebook:
-    """A codebook whose letters are independent draws from P_U."""
+    """A codebook whose letters are independent draws from P_U; `bins` is J, the words of each message and key."""
     drawn = torch.multinomial(law.label, messages * keys * bins * length, replacement=True, generator=generator)
     return Codebook(drawn.reshape(messages, keys, bins, length))
 

@@ -280,7 +280,7 @@ class PairsTable:
     """Seed of the starting points."""
 
     def run(self) -> None:
-        """Print the table.
+        """Print for V = 2 to `largest` the Corollary's rate, the best rates found with M labels, and H(X|S).
 
         Raises:
             ValueError: a number is out of its range.

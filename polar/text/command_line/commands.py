@@ -71,9 +71,10 @@ def run_embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
             )
         if sent.nonce >= FIRST_NONCES:
             otherwise = "" if options.record is None else " or the record"
+            needed = f"--search {sent.nonce + 1}" if channel.settings.scheme.finds_nonces else f"--nonce {sent.nonce}"
             tell(
                 f"a receiver that has read none of this key's messages tries nonces 0 to {FIRST_NONCES - 1}: it needs "
-                f"--nonce {sent.nonce}{otherwise}"
+                f"{needed}{otherwise}"
             )
         if sent.record is not None:
             tell(f"written with {stack_of(channel.source.lm)}: {_what_receivers_need(channel)}")

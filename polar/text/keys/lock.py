@@ -28,8 +28,9 @@ def locked_ledger(
 
     Args:
         ledger: the file, there or not.
-        command: what else may hold the lock.
-        say: is told if another process holds the lock, before this one waits, and if locks may not hold there.
+        command: the commands that take this lock, for what is said.
+        say: called with a line before this process waits for another one, and where a network file system may keep no
+            locks.
         on_network: what to do where the ledger is on a network file system.
         other: what to do if the ledger cannot be written.
 

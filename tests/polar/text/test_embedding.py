@@ -89,8 +89,8 @@ def test_the_text_is_the_model_s_own_sample(lm):
     for place in range(sent.coded_tokens):
         canvas, position = source.canvas(sent.tokens[:place])
         surprises.append(-float(source.lm.log2_probs(torch.tensor([canvas]), position, 1.0)[0, sent.tokens[place]]))
-    assert sum(surprises) > sent.frame_bits - 1e-6
-    assert sum(surprises[:-1]) < 1.3 * sent.frame_bits
+    assert sum(surprises) > sent.sent_bits - 1e-6
+    assert sum(surprises[:-1]) < 1.3 * sent.sent_bits
 
 
 @pytest.mark.parametrize("prompt", ["", "a\r\nb", "the" * 50, "t" * 38])

@@ -83,7 +83,7 @@ def reductions(device: torch.device) -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """The card's name, or "cpu" with the instructions that torch uses on it."""
+    """The card's name, or the processor's architecture and the instructions that torch uses: "cpu x86_64 AVX512"."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type} {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"

@@ -100,7 +100,7 @@ def shifted_frames(
 
 
 def step_bytes(bits: int, count: int) -> list[range]:
-    """The bytes that each of `count` steps of so many bits touches."""
+    """The numbers of the bytes that each of `count` steps of `bits` bits touches; neighbours may share one."""
     return [range(step * bits // 8, -(-(step + 1) * bits // 8)) for step in range(count)]
 
 

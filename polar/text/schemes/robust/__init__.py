@@ -9,6 +9,7 @@ from wm_env.common.help import paragraph_help
 
 if TYPE_CHECKING:
     from polar.text.decoding import Decoded
+    from polar.text.framing import Message
     from polar.text.keys.key import Key
     from polar.text.settings import Settings
     from wm_env.lm.tokenizer import TextTokenizer
@@ -47,6 +48,10 @@ class Robust(Scheme):
         from polar.text.schemes.robust.writing import write_robust_text
 
         return write_robust_text(self, writing)
+
+    def sent_bits(self, message: "Message", check_bits: int) -> int:
+        """As in `Scheme`: no header, since both ends know the length."""
+        return self.payload_bits + check_bits
 
     def find(
         self, tokenizer: "TextTokenizer", text: bytes, key: "Key", settings: "Settings", nonces: Iterable[int]

@@ -47,9 +47,9 @@ class Sampling:
 
 
 def truncated(law: Floats, top_p: float, top_k: int | None) -> Floats:
-    """A law without its unlikely tokens: the `top_k` likeliest, of these the likeliest whose mass reaches `top_p`.
+    """A law (V,) cut to its `top_k` likeliest tokens, then to the fewest of these that hold `top_p` of their mass.
 
-    Ties are broken by ids. The result need not sum to 1.
+    Of equally likely tokens that with the lower id comes first. The result is not normalised.
     """
     if top_p == 1 and top_k is None:
         return law

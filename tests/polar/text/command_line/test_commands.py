@@ -56,7 +56,7 @@ def test_files_in_and_out(run, key, model, tmp_path):
     options = ("--key", key, "--prompt-file", prompt, "--model", model)
     code, out, err = run("embed", *options, "--message-file", message)
     assert code == 0
-    assert "nonce 0: 88 bits, 128 with the frame" in err
+    assert "nonce 0: 88 bits, 128 with the check" in err
     assert "exactly the model's law" in err
     text.write_bytes(out)
     code, out, err = run("decode", *options, text)
@@ -148,6 +148,15 @@ def test_a_nonce_that_the_receiver_does_not_try_is_told(run, key, model, tmp_pat
     for enough in (("--nonce", 128), ("--search", 129)):
         assert run("decode", *options, *enough, text, "--ledger", tmp_path / "".join(map(str, enough)))[:2] == (0, b"x")
     assert "needs --nonce 129 or the record" in run(*embed, "--record", tmp_path / "law.safetensors")[2]
+
+
+def test_the_receiver_of_robust_takes_no_nonce_and_is_told_how_many_to_look_for(run, key):
+    """Its 32 bits are sent with 32 of check and no header."""
+    options = ("--key", key, "--prompt", "The mayor said", "--scheme", "robust", "--temperature", 1)
+    code, _, err = run("embed", *options, "--message", "abcd", "--nonce", 128, "--tokens", 100)
+    assert code == 0, err
+    assert "nonce 128: 32 bits, 64 with the check" in err
+    assert "needs --search 129\n" in err
 
 
 def test_what_was_read_is_noted_and_a_replay_named(run, key, model, tmp_path):

@@ -58,9 +58,9 @@ class Matrix:
 
 
 def quantise_matrix(weight: Tensor, form: Form, gain: Tensor | None = None) -> Matrix:
-    """(N, K) of any float format -> integers and a scale a row.
+    """Quantise a matrix (N, K) of any float format: integers, and one scale for each row.
 
-    In float64, one operation after the other: w = weight gain (a gain a column, that of the norm before the matrix);
+    In float64, one operation after the other: w = weight * gain, gain (K,) that of the norm before the matrix;
     scale = float32(max |w| / weight_top), at least 2^-40; q = w / scale, rounded half to even, within +- weight_top.
 
     Raises:

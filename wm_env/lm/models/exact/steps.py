@@ -41,7 +41,14 @@ class EagerSteps:
         self._ones = torch.ones((), dtype=torch.float64, device=device)
 
     def linear(self, product: Product, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
-        """linear(W; x, s): integers (M, K) in float32 -> (M, N)."""
+        """linear(W; x, s) of `network`: x W^T times the scales of W and x, plus the bias; float32, shape (M, N).
+
+        Args:
+            product: W, whole numbers (N, K) with a scale (N,).
+            x: whole numbers in float32, shape (M, K).
+            scale: s of every row of x, shape (M, 1).
+            bias: shape (N,).
+        """
         y = product(operand(x, self.kind)).mul_(product.scale).mul_(scale)
         return y if bias is None else y.add_(bias)
 

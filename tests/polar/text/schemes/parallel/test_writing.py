@@ -253,7 +253,7 @@ def test_command_line_decodes_without_a_model(folder, tmp_path, capsysbinary, mo
     flags += ["--bit-error", "0.05", "--key", str(key), "--temperature", "1"]
     assert main(["embed", *flags, "--model", str(folder), "--prompt", "the year", "--message", "user"]) == 0
     out, err = capsysbinary.readouterr()
-    assert b"nonce 0: 32 bits, 72 with the frame" in err
+    assert b"nonce 0: 32 bits, 72 with the check" in err
     assert b"TV to the law of plain parallel sampling at most " in err
     text.write_bytes(out)
     alone.mkdir()
