@@ -679,9 +679,12 @@ def test_progress_goes_on_to_the_end_of_the_sentence_and_names_the_nonce_that_is
 ):
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     options, text = ("--key", key, "--model", model, "--prompt", "a"), tmp_path / "text"
-    code, out, err = run("embed", *options, "--nonce", 2, "--message", "x")
-    assert code == 0
-    tokens, coded = (int(re.search(pattern, err)[1]) for pattern in (r"of (\d+) tokens", r"in (\d+) of"))
+    for nonce in range(2, 8):  # some message ends where the sentence does, another one on another processor
+        code, out, err = run("embed", *options, "--nonce", nonce, "--message", "x")
+        assert code == 0
+        tokens, coded = (int(re.search(pattern, err)[1]) for pattern in (r"of (\d+) tokens", r"in (\d+) of"))
+        if tokens > coded:
+            break
     assert tokens > coded
     told = [int(line) for line in re.findall(r"tokens to the sentence's end, at most: .* (\d+)/64 ", err)]
     assert told == list(range(len(told)))
@@ -690,7 +693,7 @@ def test_progress_goes_on_to_the_end_of_the_sentence_and_names_the_nonce_that_is
     err = run("decode", *options, text)[2]
     nonces = [int(nonce) for nonce in re.findall(r"^nonce (\d+), bytes: ", err, re.M)]
     assert nonces == sorted(nonces)
-    assert set(nonces) == {0, 1, 2}
+    assert set(nonces) == {*range(nonce + 1)}
 
 
 def test_a_second_embed_says_that_it_waits(tmp_path):
