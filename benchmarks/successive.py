@@ -6,7 +6,6 @@ The two are compared where they are installed (`pip install komm sionna-no-rt`).
 the GPL, Sionna under the Apache licence.
 """
 
-import importlib.util
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ with quitting_on_interrupt(__name__):
     from polar.code.transform import polar_transform
     from wm_env.common.arguments import parse
     from wm_env.common.arrays import Ints
+    from wm_env.common.foreign.imports import is_installed
     from wm_env.theory.capacity import block_law, pair_cover, partition_assignment
 
 
@@ -71,7 +71,7 @@ class Options:
         wrong = (decided != sent_words[:, ~frozen]).any(1).mean()
         print(f"rate 1/2 on Gaussian noise: block error {wrong:.4f} of {self.frames} frames")
         for name, compare in (("komm", self.komm), ("sionna", self.sionna)):
-            if importlib.util.find_spec(name) is None:
+            if not is_installed(name):
                 print(f"{name} is not installed: not compared")
             else:
                 compare(frozen, llr, sent_words)

@@ -4,12 +4,15 @@ Both are optional: the library is imported for the tracker that is chosen only. 
 configuration: `wandb login` or WANDB_MODE=offline; MLFLOW_TRACKING_URI, or else a file in the working folder.
 """
 
+import errno
 import os
 import time
-from collections.abc import Mapping
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
+
+from wm_env.common.foreign.imports import is_installed
 
 PROJECT = "covert-watermark"
 """The project of Weights & Biases, and the experiment of MLflow."""
@@ -43,7 +46,7 @@ def check_tracker(name: str | None) -> None:
         return
     if name not in TRACKERS:
         raise ValueError(f"track={name}: choose from {', '.join(TRACKERS)}")
-    if find_spec(name) is None:
+    if not is_installed(name):
         raise ValueError(f"track={name}: the library is not there: pip install {name}")
 
 
@@ -73,16 +76,18 @@ class WandbTracker:
             self._run = wandb.init(
                 project=PROJECT, name=label, dir=str(folder.parent), config=config, settings=quiet, reinit="create_new"
             )
-        except wandb.errors.Error as error:
+        except Exception as error:  # one of many classes, as in `_sending`
             raise ValueError(f"track=wandb: {_line(error)} (or WANDB_MODE=offline)") from None
 
     def add(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Queued; its own process sends them."""
-        self._run.log(dict(metrics), step=iteration)
+        with _sending("wandb"):
+            self._run.log(dict(metrics), step=iteration)
 
     def close(self, whole: bool) -> None:
         """Waits until all is sent, or in the file."""
-        self._run.finish(exit_code=0 if whole else 1)
+        with _sending("wandb"):
+            self._run.finish(exit_code=0 if whole else 1)
 
 
 class MlflowTracker:
@@ -91,9 +96,8 @@ class MlflowTracker:
     def __init__(self, label: str, folder: Path, settings: Mapping[str, int | float | str]) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param
-        from mlflow.exceptions import MlflowException
 
-        self._metric, self._error = Metric, MlflowException
+        self._metric = Metric
         try:
             self._client = MlflowClient()
             found = self._client.get_experiment_by_name(PROJECT)
@@ -101,28 +105,39 @@ class MlflowTracker:
             self._run: str = self._client.create_run(experiment, run_name=label).info.run_id
             params = [Param(name, str(value)) for name, value in settings.items()]
             self._client.log_batch(self._run, params=params)
-        except MlflowException as error:
+        except Exception as error:  # one of many classes, as in `_sending`
             raise ValueError(f"track=mlflow: {_line(error)}") from None
 
     def add(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """All at once."""
         now = int(1000 * time.time())
         batch = [self._metric(name, value, now, iteration) for name, value in metrics.items()]
-        self._send(self._client.log_batch, self._run, metrics=batch)
+        with _sending("mlflow"):
+            self._client.log_batch(self._run, metrics=batch)
 
     def close(self, whole: bool) -> None:
         """With the state FINISHED or KILLED."""
-        self._send(self._client.set_terminated, self._run, "FINISHED" if whole else "KILLED")
-
-    def _send(self, call: Any, *arguments: Any, **named: Any) -> None:
-        try:
-            call(*arguments, **named)
-        except self._error as error:
-            raise OSError(f"track=mlflow: {_line(error)}") from None
+        with _sending("mlflow"):
+            self._client.set_terminated(self._run, "FINISHED" if whole else "KILLED")
 
 
 TRACKERS: dict[str, type[WandbTracker] | type[MlflowTracker]] = {"wandb": WandbTracker, "mlflow": MlflowTracker}
 
 
+@contextmanager
+def _sending(name: str) -> Iterator[None]:
+    """Within the context whatever the library `name` raises is an OSError of one line, and failed work.
+
+    Neither library has one class for its errors: a process of Weights & Biases that has ended and a database of MLflow
+    that is gone have classes of their own.
+    """
+    try:
+        yield
+    except Exception as error:
+        failure = OSError(f"track={name}: {_line(error)}")
+        failure.errno = errno.EIO  # failed work, no bad input
+        raise failure from None
+
+
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

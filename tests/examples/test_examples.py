@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from repository import ROOT
 from word_texts import write_words
 
 from polar.text.keys.key import Key, save_key
+from wm_env.common.foreign.imports import is_installed
 
 EXAMPLES = ROOT / "examples"
 STEPS = {
@@ -59,7 +59,7 @@ def test_every_example_is_listed():
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(STEPS) | OTHERS
 
 
-@pytest.mark.skipif(find_spec("ray") is None, reason="no Ray: pip install 'ray[data]'")
+@pytest.mark.skipif(not is_installed("ray"), reason="no Ray: pip install 'ray[data]'")
 def test_ray_data_reads_a_file_of_texts(tmp_path):
     key, texts, out = tmp_path / "a.key", tmp_path / "texts.jsonl", tmp_path / "out"
     save_key(Key(bytes(range(32))), key)
@@ -71,7 +71,7 @@ def test_ray_data_reads_a_file_of_texts(tmp_path):
     assert done.stdout.splitlines()[-1] == "2 texts, 1 with a message"
 
 
-@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is there")
+@pytest.mark.skipif(is_installed("ray"), reason="Ray is there")
 def test_ray_data_without_ray_is_one_line():
     command = [sys.executable, str(EXAMPLES / "ray_data.py")]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -82,7 +82,7 @@ def test_ray_data_without_ray_is_one_line():
 @pytest.mark.parametrize("name", sorted(STEPS))
 def test_example_runs(name, tmp_path):
     library = NEEDS.get(name)
-    if library is not None and not all(map(find_spec, library.modules)):
+    if library is not None and not all(map(is_installed, library.modules)):
         pytest.skip(f"no {library.name}: {library.command}")
     # Some libraries write records to the working folder or to the user's own.
     done = subprocess.run(

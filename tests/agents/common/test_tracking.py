@@ -7,13 +7,15 @@ import re
 import struct
 import subprocess
 import sys
-from importlib.util import find_spec
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from agents.common import tracking
 from agents.train import main
+from wm_env.common.foreign.imports import is_installed
 
 SMALL = ["--preset", "smoke", "--candidates", "4", "--labels", "4", "--prompts", "2", "--iterations", "20"]
 
@@ -96,7 +98,7 @@ def records(data):
 
 @pytest.mark.parametrize(("name", "read"), [("mlflow", by_mlflow), ("wandb", by_wandb)])
 def test_what_is_sent_is_what_the_metrics_have(name, read, train, tmp_path, capsys):
-    if find_spec(name) is None:
+    if not is_installed(name):
         pytest.skip(f"no {name}: pip install {name}")
     assert train(*SMALL, "--run", "first", "--track", name) == 0
     assert "wandb" not in capsys.readouterr().err
@@ -118,14 +120,75 @@ def test_what_is_sent_is_what_the_metrics_have(name, read, train, tmp_path, caps
 
 @pytest.mark.parametrize("name", tracking.TRACKERS)
 def test_a_missing_library_is_one_line_and_no_run(name, train, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    monkeypatch.setattr(tracking, "is_installed", lambda name: False)
     assert train(*SMALL, "--run", "first", "--track", name) == 2
     assert capsys.readouterr().err == f"error: track={name}: the library is not there: pip install {name}\n"
     assert not (tmp_path / "first").exists()
 
 
+@pytest.mark.parametrize("name", tracking.TRACKERS)
+def test_a_folder_of_the_library_s_name_is_no_library(name, tmp_path, monkeypatch):
+    (tmp_path / name / "offline-run").mkdir(parents=True)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(ValueError, match=f"^track={name}: the library is not there: pip install {name}$"):
+        tracking.check_tracker(name)
+
+
+class LibraryError(Exception):
+    """What a library raises that has no one class for its errors."""
+
+
+def fail(*arguments, **named):
+    raise LibraryError("the process\nhas ended.")
+
+
+def library(name, **contents):
+    """A module as it is once it has been imported."""
+    module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None, origin="somewhere")
+    vars(module).update(contents)
+    return module
+
+
+@pytest.fixture
+def broken_libraries(monkeypatch):
+    """Libraries that begin a run and can neither send its numbers nor end it."""
+    client = SimpleNamespace(
+        get_experiment_by_name=lambda name: SimpleNamespace(experiment_id="1"),
+        create_run=lambda experiment, run_name: SimpleNamespace(info=SimpleNamespace(run_id="2")),
+        log_batch=lambda run, metrics=(), params=(): metrics and fail(),
+        set_terminated=fail,
+    )
+    wandb = library("wandb", Settings=dict, init=lambda **named: SimpleNamespace(log=fail, finish=fail))
+    mlflow = library("mlflow", MlflowClient=lambda: client)
+    entities = library("mlflow.entities", Metric=lambda *values: values, Param=lambda *values: values)
+    for module in (wandb, mlflow, entities):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+@pytest.mark.parametrize("name", tracking.TRACKERS)
+def test_what_cannot_be_sent_is_failed_work_of_one_line(name, broken_libraries, train, tmp_path, capsys):
+    tracker = tracking.open_tracker(name, tmp_path, 0, {"epsilon": 0.1})
+    for send in (lambda: tracker.add(0, {"eval/rate": 1.0}), lambda: tracker.close(whole=True)):
+        with pytest.raises(OSError, match=f"^track={name}: the process has ended$"):
+            send()
+    assert train(*SMALL, "--run", "first", "--track", name) == 1
+    assert capsys.readouterr().err == f"error: track={name}: the process has ended\n"
+
+
+@pytest.mark.parametrize(("name", "place"), [("wandb", "init"), ("mlflow", "MlflowClient")])
+def test_a_library_that_cannot_begin_is_one_line_and_no_run(
+    name, place, broken_libraries, train, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys.modules[name], place, fail)
+    assert train(*SMALL, "--run", "first", "--track", name) == 2
+    assert capsys.readouterr().err.startswith(f"error: track={name}: the process has ended")
+    assert not (tmp_path / "first").exists()
+
+
 def test_weights_and_biases_without_a_key_is_one_line_and_no_run(small_tree_file, tmp_path):
-    if find_spec("wandb") is None:
+    if not is_installed("wandb"):
         pytest.skip("no wandb: pip install wandb")
     # In a process of its own, since the library keeps the mode of a process's first run.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}

@@ -1,8 +1,9 @@
-"""Why a library cannot be imported: a variable of the environment that it cannot read, or a reason of its own."""
+"""Whether a library is there, and why it cannot be imported: a variable that it cannot read, or its own reason."""
 
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from types import TracebackType
 
 OURS = ("wm_env", "agents", "polar")
@@ -12,6 +13,16 @@ _READ_BY_LIBRARIES = ("TORCH", "PYTORCH", "HF_", "HUGGINGFACE_", "TRANSFORMERS_"
 """How the names of variables begin that torch and the other libraries read when they are imported."""
 
 _ALONE = "import importlib, sys; sys.path[:] = sys.argv[2:]; importlib.import_module(sys.argv[1])"
+
+
+def is_installed(name: str) -> bool:
+    """Whether the module or package `name` can be found.
+
+    A folder of this name on the path does not count: without an __init__.py it is a namespace package, which has no
+    origin. Libraries make such folders themselves, as Weights & Biases does wandb/ for its files.
+    """
+    spec = find_spec(name)
+    return spec is not None and spec.origin is not None
 
 
 def failed_import(error: BaseException) -> str | None:

@@ -7,6 +7,8 @@ import sys
 import pytest
 from repository import ROOT
 
+from wm_env.common.foreign.imports import is_installed
+
 COMMANDS = [
     ["train.py", "--run", "never", "--preset", "smoke"],
     ["evaluate.py", "never"],
@@ -87,3 +89,13 @@ def test_what_does_not_come_out_of_an_import_is_told_as_before():
     code, line = fail(["-c", "\n".join(lines)], TORCH_LOGS="no-such-log")
     assert code == 2
     assert line.startswith("error: Expecting property name")
+
+
+def test_a_folder_is_no_library(tmp_path, monkeypatch):
+    for name in ("folder_named_so", "package_named_so"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "package_named_so" / "__init__.py").write_text("")
+    (tmp_path / "module_named_so.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    names = ["package_named_so", "module_named_so", "folder_named_so", "nothing_named_so", "sys"]
+    assert [is_installed(name) for name in names] == [True, True, False, False, True]

@@ -7,11 +7,11 @@ sizes, before it uses one.
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
+from wm_env.common.foreign.imports import is_installed
 from wm_env.lm.models.exact.fused import FusedLayers
 from wm_env.lm.models.exact.products import Halves, Product, operand
 from wm_env.lm.models.exact.quantise import Matrix, quantise
@@ -24,7 +24,7 @@ def start(steps: EagerSteps) -> tuple[FusedLayers | None, str]:
     """The fused layers of a network with these steps, and how it runs: "fused", or why it is eager."""
     if steps.kind != "int8":
         return None, f"eager: {steps.kind} products are not fused"
-    if find_spec("triton") is None:
+    if not is_installed("triton"):
         return None, "eager: Triton is not installed"
     from triton import knobs
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ import torch
 from exact_networks import FUSED_GROUPS, FUSED_HEADS, LLADA, random_network, reading
 from repository import ROOT
 
+from wm_env.common.foreign.imports import is_installed
 from wm_env.lm.models.exact import fused, fused_start
 from wm_env.lm.models.exact.network import ExactNetwork
 from wm_env.lm.models.exact.products import exact_kinds
@@ -25,7 +25,7 @@ from wm_env.lm.models.exact.quantise import W8, W24
 from wm_env.lm.models.exact.steps import EagerSteps
 from wm_env.lm.models.exact.weights import ExactShape, FloatSource
 
-needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+needs_triton = pytest.mark.skipif(not is_installed("triton"), reason="Triton is not installed")
 needs_int8 = pytest.mark.skipif("int8" not in exact_kinds(W8, "cpu", [64]), reason="int8 products are not exact here")
 
 
@@ -126,7 +126,7 @@ def test_a_pass_says_why_it_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     source = FloatSource(shape, W24, reading(random_network(shape)))
     assert ExactNetwork(source).fusion == "eager: float64 products are not fused"
     assert network(shape, kind="int8", fuse=False).fusion == "eager"
-    monkeypatch.setattr(fused_start, "find_spec", lambda name: None)
+    monkeypatch.setattr(fused_start, "is_installed", lambda name: False)
     assert network(shape, kind="int8").fusion == "eager: Triton is not installed"
 
 
