@@ -54,7 +54,10 @@ def read_seen(path: Path) -> tuple[Seen, ...]:
         values = read_json(path)
         if values.get("kind") != _KIND:
             raise ValueError(f"{path} is no list of messages that were read")
-        return read_as(tuple[Seen, ...], values.get("seen"), path, "seen")
+        seen = read_as(tuple[Seen, ...], values.get("seen"), path, "seen")
+        if wrong := [entry.nonce for entry in seen if not 0 <= entry.nonce < NONCE_LIMIT]:
+            raise ValueError(f"{path}: nonce {wrong[0]} is none")
+        return seen
     except ValueError as error:
         raise ValueError(f"{error}: name another --ledger, or remove it") from None
 
@@ -90,13 +93,12 @@ def what_was_seen(seen: Sequence[Seen], new: Seen) -> str | None:
 def nonces_to_try(seen: Sequence[Seen], sender: str, count: int, text: str = "") -> list[int]:
     """`count` nonces that the next message of a sender may have: those above what was seen first, then those below.
 
-    If `text`, a SHA-256 in hex, was read before, its nonces come first: a replay is found at once. They
-    are the same nonces in another order.
+    A quarter of them is below: fewer where there are no more, and more near the largest nonce. If `text`, a SHA-256 in
+    hex, was read before, its nonces come first: a replay is found at once. They are the same nonces in another order.
     """
     own = [entry for entry in seen if entry.sender == sender]
     following = max((entry.nonce for entry in own), default=-1) + 1
-    above = count if not own else -(-3 * count // 4)
-    window = list(range(following, min(following + above, NONCE_LIMIT)))
-    window += range(following - 1, max(-1, following - 1 - (count - len(window))), -1)
+    above = min(max(-(-3 * count // 4), count - following), NONCE_LIMIT - following)
+    window = [*range(following, following + above), *range(following - 1, following - 1 - (count - above), -1)]
     replayed = {entry.nonce for entry in own if entry.text == text}
     return sorted(replayed.intersection(window), reverse=True) + [nonce for nonce in window if nonce not in replayed]

@@ -26,6 +26,22 @@ def test_what_was_noted_since_the_ledger_was_read_is_kept(tmp_path):
     assert path.stat().st_mode & 0o777 == lock_of(path).stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("nonce", [-4, 2**64])
+def test_a_nonce_that_is_none_is_refused_with_the_name_of_the_ledger(tmp_path, nonce):
+    path = tmp_path / "seen"
+
+    def note(number):
+        entry = {"sender": "", "nonce": number, "use": "ab", "text": "cd"}
+        write_json(path, {"kind": "covert-watermark messages read 1", "seen": [vars(MESSAGES[0]), entry]})
+
+    note(nonce)
+    with pytest.raises(ValueError, match=f"^{path}: nonce {nonce} is none: name another --ledger, or remove it$"):
+        read_seen(path)
+    for right in (2**64 - 1, 0):
+        note(right)
+        assert read_seen(path)[1].nonce == right
+
+
 def test_who_waits_says_so_and_keeps_what_the_other_noted(tmp_path):
     path, waits, said = tmp_path / "seen", Event(), []
 
