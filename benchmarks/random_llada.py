@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from wm_env.common.files import make_folder
 from wm_env.lm.models.llada_config import LLaDAConfig, tensor_names
 from wm_env.lm.models.network import build_network
 
@@ -46,7 +47,7 @@ def write_random_llada(folder: Path, config: LLaDAConfig, device: str, seed: int
     """Write the checkpoint; weights are drawn on `device` so that hidden states keep their size from layer to layer."""
     if (folder / "config.json").exists():
         raise FileExistsError(f"{folder} holds a model: name another folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     (folder / "config.json").write_text(json.dumps(config.to_json(), indent=2))
     _tokenizer().save_pretrained(folder)
     shapes = {name: tensor.shape for name, tensor in build_network(config, "meta").state_dict().items()}

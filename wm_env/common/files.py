@@ -97,13 +97,27 @@ def make_folder(folder: Path) -> list[Path]:
     """Make a folder and the parents that it lacks, on the disk before it returns what it made, the innermost first.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be made, as in the place of a link to nothing.
     """
+    _check_links(folder, "name another folder")
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for place in missing:
         sync_folder(place.parent)
     return missing
+
+
+def _check_links(folder: Path, advice: str) -> None:
+    """Refuse a folder that is a link to nothing, or is to be made below one: mkdir calls it a file that exists.
+
+    `advice` says what to do instead of removing the link.
+
+    Raises:
+        FileExistsError: there is such a link.
+    """
+    for place in (folder, *folder.parents):
+        if place.is_symlink() and not place.exists():
+            raise FileExistsError(f"{place} is a link to nothing: {advice}, or remove the link")
 
 
 def sync_folder(folder: Path) -> None:
@@ -354,8 +368,10 @@ def check_writable(folder: Path, advice: str, name: str = "file") -> None:
 
     Raises:
         PermissionError: they cannot, or a file is in the way.
+        FileExistsError: a link to nothing is in the way.
         OSError: the disk is full, or the name is too long.
     """
+    _check_links(folder, advice)
     existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     made: list[Path] = []
     try:

@@ -263,6 +263,16 @@ def test_a_run_that_fails_behind_a_link_can_be_started_again(tree, tmp_path, fai
         assert list((tmp_path / "target").iterdir()) == []
 
 
+@pytest.mark.parametrize("below", ["", "run"])
+def test_a_run_in_the_place_of_a_link_to_nothing_is_refused(tree, tmp_path, below):
+    link = tmp_path / "link"
+    link.symlink_to("nowhere")
+    with pytest.raises(FileExistsError, match=f"^{link} is a link to nothing: choose another --run, or remove the li"):
+        start_run(link / below, dataclasses.replace(SMALL, tree=tree), [])
+    assert link.is_symlink()
+    assert not link.exists()
+
+
 def test_a_run_folder_is_for_one_process(finished):
     folder = finished()
     again = resumed(folder.path, 6)

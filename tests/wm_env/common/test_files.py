@@ -22,6 +22,7 @@ from wm_env.common.files import (
     fingerprint,
     is_open_as,
     locked_folder,
+    make_folder,
     naming,
     network_file_system,
     read_all,
@@ -237,6 +238,18 @@ def test_folder_below_a_file_is_not_writable(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(PermissionError, match="cannot be written"):
         check_writable(tmp_path / "file" / "run", "choose another --run")
+
+
+@pytest.mark.parametrize("target", ["nowhere/at/all", "link"])
+@pytest.mark.parametrize("below", ["", "run"])
+def test_a_folder_in_the_place_of_a_link_to_nothing_is_refused(tmp_path, target, below):
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    with pytest.raises(FileExistsError, match=f"^{link} is a link to nothing: choose another --run, or remove the l"):
+        check_writable(link / below, "choose another --run")
+    with pytest.raises(FileExistsError, match=f"^{link} is a link to nothing: name another folder, or remove the link"):
+        make_folder(link / below)
+    assert list(tmp_path.iterdir()) == [link]
 
 
 def system_refuses(monkeypatch, call, number, place):

@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 
 from wm_env.common.command import exit_code, quitting_on_interrupt, run_command
-from wm_env.common.files import check_output
+from wm_env.common.files import check_output, check_writable
 
 with quitting_on_interrupt(__name__):
     import torch
@@ -66,6 +66,7 @@ def main() -> int:
         options = parse(Options, prog="python -m wm_env.lm.pretrain.mean", config=(tyro.conf.OmitArgPrefixes,))
 
     def work() -> None:
+        check_writable(options.out, "choose another --out")
         for name in ("config.json", "model.safetensors", "tokenizer.json"):
             check_output(options.out / name, "choose another --out")
             if (options.out / name).exists():

@@ -18,6 +18,7 @@ from tiny_pretraining import SHAPE, counting_options, trained
 from wm_env.lm.models.checkpoint_tokenizer import read_tokenizer
 from wm_env.lm.models.exact.quantise import W8, quantise_matrix
 from wm_env.lm.models.load import load_lm
+from wm_env.lm.pretrain import mean
 from wm_env.lm.pretrain.__main__ import main, pretrain
 from wm_env.lm.pretrain.checkpoint import TrainingProgress, load_progress, save_progress
 from wm_env.lm.pretrain.cluster import Cluster
@@ -323,6 +324,7 @@ def test_every_process_of_a_cluster_gets_the_mean_gradient(tmp_path: Path) -> No
         (["--out", "history"], "history/history.json is no file that can be written: choose another --out"),
         (["--out", "named"], "named/model cannot be written: choose another --out"),
         (["--out", "link"], "link/tokenizer cannot be written: choose another --out"),
+        (["--out", "gone"], "gone is a link to nothing: choose another --out, or remove the link"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -344,6 +346,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     Path("named/model").touch()
     Path("link").mkdir()
     Path("link/tokenizer").symlink_to("/dev/null")
+    Path("gone").symlink_to("nowhere")
     before = sorted(Path().rglob("*"))
     base = ["--texts", "text.txt", "--valid", "text.txt", "--out", "run", "--steps", "1", "--device", "cpu"]
     shape = ["--d-model", "16", "--n-layers", "1", "--n-heads", "2", "--mlp-hidden-size", "24", "--vocab-size", "262"]
@@ -363,3 +366,14 @@ def test_the_usage_line_is_the_command(capsys: pytest.CaptureFixture[str], monke
     with pytest.raises(SystemExit):
         main()
     assert capsys.readouterr().out.startswith("usage: python -m wm_env.lm.pretrain [")
+
+
+def test_a_mean_in_the_place_of_a_link_to_nothing_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("gone").symlink_to("nowhere")
+    monkeypatch.setattr(sys, "argv", ["mean", "--models", "none", "--weights", "1", "--out", "gone"])
+    assert mean.main() == 2
+    message = "error: gone is a link to nothing: choose another --out, or remove the link\n"
+    assert capsys.readouterr().err == message

@@ -124,6 +124,11 @@ def test_the_command_writes_a_model_that_loads(tmp_path: Path, capsys: pytest.Ca
     assert load_lm(tmp_path / "out").is_exact
     assert quantise.main([str(source), str(tmp_path / "out")]) == 2
     assert "exists already" in capsys.readouterr().err
+    (tmp_path / "link").symlink_to("nowhere")
+    assert quantise.main([str(source), str(tmp_path / "link")]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {tmp_path / 'link'} is a link to nothing: name another folder, or remove the link\n"
+    )
 
 
 def test_exact_arithmetic_is_asked_for_or_refused(folder: Path) -> None:
