@@ -16,6 +16,7 @@ import codecs
 import html
 import re
 import unicodedata
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -34,6 +35,9 @@ TYPOGRAPHIC = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "�
 
 MOST_FORMS = 64
 """Places of a document where a text may begin, at most."""
+
+MOST_CHARACTERS = 1_000_000
+"""Characters of a document, at most: every place where a text may begin is kept with all that follows."""
 
 
 def canonical(text: str) -> str:
@@ -74,30 +78,36 @@ def canonical_forms(data: bytes, prompt: str) -> list[bytes]:
     Args:
         data: the file.
         prompt: in canonical form; empty if it is not known.
+
+    Raises:
+        ValueError: the document is longer than `MOST_CHARACTERS`.
     """
     text = decoded(data)
     if text is None:
         return []
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"a text of {len(text)} characters: at most {MOST_CHARACTERS} are read, give a part of it")
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
     variants = [plain]
     for undo in (html.unescape, lambda text: QUOTE.sub("", text), lambda text: text.translate(TYPOGRAPHIC)):
         variants += [other for variant in variants if (other := undo(variant)) not in variants]
-    found: list[str] = []
+    found: dict[str, None] = {}  # in the order in which they are tried
+    for start in _starts(variants, canonical(prompt)):
+        found.setdefault(start)
+        if len(found) == MOST_FORMS:
+            break
+    return [form.encode() for start in found for form in (f" {start}", start)]
+
+
+def _starts(variants: list[str], front: str) -> Iterator[str]:
+    """The texts of `canonical_forms`, the likeliest first; a document may have very many."""
     for variant in variants:
-        whole, front = canonical(variant), canonical(prompt)
+        whole = canonical(variant)
         if front:
-            found += [canonical(rest) for rest in _behind(whole, front)]
-        found.append(whole)
+            yield from (canonical(whole[match.end() :]) for match in re.finditer(re.escape(front), whole))
+        yield whole
     for variant in variants:
-        starts = [match.end() for match in _PARAGRAPH.finditer(variant)]
-        found += [canonical(variant[start:]) for start in starts]
-    forms = [form for text in dict.fromkeys(found) for form in (f" {text}", text)] if found else []
-    return [form.encode() for form in forms[: 2 * MOST_FORMS]]
-
-
-def _behind(text: str, front: str) -> list[str]:
-    """What follows each occurrence of `front`."""
-    return [text[match.end() :] for match in re.finditer(re.escape(front), text)]
+        yield from (canonical(variant[match.end() :]) for match in _PARAGRAPH.finditer(variant))
 
 
 class CanonicalRule:

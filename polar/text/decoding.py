@@ -115,8 +115,10 @@ class Search:
         tried = list(nonces)
         if tried and not forms:
             return Decoded(None, None, 1.0, "the text is not UTF-8")
-        for read in self.readers:
+        for turn, read in enumerate(self.readers):
             for number, nonce in enumerate(tried, start=1):
+                if not self.settings.scheme.needs_model:  # readers with a model say how far they are themselves
+                    self.report(turn * len(tried) + number - 1, len(self.readers) * len(tried), "tries")
                 keys = message_keys(self.key, nonce, self.settings, self.prompt)
                 for form in forms:
                     found = read(form, keys, self.report)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from polar.text.framing import Message, frame_bits
+from polar.text.keys.key import NONCE_LIMIT
 from wm_env.common.command import WorkFailedError
 from wm_env.common.progress import Report, no_report
 
@@ -124,12 +125,14 @@ class Scheme(ABC):
         needs_model: whether the receiver needs the model and the prompt, or the record of a text. If not, it needs the
             model's tokenizer, and neither the prompt nor the settings of the model's law are part of the keys.
         finds_nonces: whether the receiver looks for all nonces at once, by `find`.
+        nonce_limit: nonces are below it.
         has_evidence: whether a text says something for the key even if it has no message.
     """
 
     name: ClassVar[str]
     needs_model: ClassVar[bool] = True
     finds_nonces: ClassVar[bool] = False
+    nonce_limit: ClassVar[int] = NONCE_LIMIT
     has_evidence: ClassVar[bool] = False
 
     @abstractmethod

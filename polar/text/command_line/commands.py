@@ -128,7 +128,8 @@ def run_decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bo
     settings = options.agreement.settings
     seen = read_seen(options.ledger_file)
     if options.nonce is None:
-        nonces = nonces_to_try(seen, settings.sender, options.search or FIRST_NONCES, _digest(text))
+        count, limit = options.search or FIRST_NONCES, settings.scheme.nonce_limit
+        nonces = nonces_to_try(seen, settings.sender, count, _digest(text), limit)
     else:
         nonces = [options.nonce]
     start, stack = process_time(), None

@@ -179,7 +179,7 @@ class Embed:
         self.agreement.check()
         self.limits.check()
         if self.nonce is not None:
-            check_nonce(self.nonce)
+            check_nonce(self.nonce, self.agreement.settings.scheme.nonce_limit)
         self._check_not_in_use("--ledger", self.ledger_file)
         if self.record is not None:
             self._check_record(self.record)
@@ -255,7 +255,7 @@ class Decode:
         """Raise ValueError for options that are out of range or do not go together."""
         self.agreement.check()
         if self.nonce is not None:
-            check_nonce(self.nonce)
+            check_nonce(self.nonce, self.agreement.settings.scheme.nonce_limit)
         if self.search is None:
             return
         if self.nonce is not None or self.record is not None:

@@ -22,10 +22,10 @@ VERSION = b"covert-watermark 3"
 """Rises whenever texts of an earlier version would be read otherwise."""
 
 
-def check_nonce(nonce: int) -> None:
-    """Raise ValueError for what is no nonce."""
-    if not 0 <= nonce < NONCE_LIMIT:
-        raise ValueError(f"nonce={nonce}: a number from 0 to 2^64 - 1 is needed")
+def check_nonce(nonce: int, limit: int = NONCE_LIMIT) -> None:
+    """Raise ValueError for what is no nonce; `limit`, that of a scheme, is a power of 2."""
+    if not 0 <= nonce < limit:
+        raise ValueError(f"nonce={nonce}: a number from 0 to 2^{limit.bit_length() - 1} - 1 is needed")
 
 
 def text_hash(text: str) -> str:

@@ -90,15 +90,16 @@ def what_was_seen(seen: Sequence[Seen], new: Seen) -> str | None:
     return f"nonce {new.nonce} was read before in another text: somebody sent it again, or used the nonce twice"
 
 
-def nonces_to_try(seen: Sequence[Seen], sender: str, count: int, text: str = "") -> list[int]:
+def nonces_to_try(seen: Sequence[Seen], sender: str, count: int, text: str = "", limit: int = NONCE_LIMIT) -> list[int]:
     """`count` nonces that the next message of a sender may have: those above what was seen first, then those below.
 
-    A quarter of them is below: fewer where there are no more, and more near the largest nonce. If `text`, a SHA-256 in
-    hex, was read before, its nonces come first: a replay is found at once. They are the same nonces in another order.
+    A quarter of them is below: fewer where there are no more, and more near `limit`, which is that of the scheme. If
+    `text`, a SHA-256 in hex, was read before, its nonces come first: a replay is found at once. They are the same
+    nonces in another order.
     """
-    own = [entry for entry in seen if entry.sender == sender]
+    own = [entry for entry in seen if entry.sender == sender and entry.nonce < limit]
     following = max((entry.nonce for entry in own), default=-1) + 1
-    above = min(max(-(-3 * count // 4), count - following), NONCE_LIMIT - following)
+    above = min(max(-(-3 * count // 4), count - following), limit - following)
     window = [*range(following, following + above), *range(following - 1, following - 1 - (count - above), -1)]
     replayed = {entry.nonce for entry in own if entry.text == text}
     return sorted(replayed.intersection(window), reverse=True) + [nonce for nonce in window if nonce not in replayed]

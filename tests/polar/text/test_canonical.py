@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polar.text.canonical import (
+    MOST_FORMS,
     CanonicalRule,
     canonical,
     canonical_forms,
@@ -125,3 +126,19 @@ def test_encodings(data, text):
 )
 def test_forms(data, forms):
     assert canonical_forms(data.encode(), "The end") == [form.encode() for form in forms]
+
+
+def test_of_a_long_document_the_first_places_are_tried():
+    """However often the prompt comes and however many paragraphs there are; ends of the document are counted here."""
+    words = " ".join(f"the {number}" for number in range(3000))
+    behind = [words[words.index(f" {number} ") :].strip() for number in range(MOST_FORMS)]
+    assert canonical_forms(words.encode(), "the") == [form.encode() for rest in behind for form in (" " + rest, rest)]
+    pages = [f"page {number}" for number in range(3000)]
+    whole = [" ".join(pages[number:]) for number in range(MOST_FORMS)]
+    found = canonical_forms("\n\n".join(pages).encode(), "")
+    assert found == [form.encode() for rest in whole for form in (" " + rest, rest)]
+
+
+def test_a_document_that_is_too_long_is_refused():
+    with pytest.raises(ValueError, match="at most 1000000 are read, give a part of it"):
+        canonical_forms(b"a" * 1_000_001, "")

@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from polar.text.canonical import MOST_FORMS
 from polar.text.keys.derivation import MessageKeys
 from polar.text.scheme import Attempt, Reader, Readers
 from polar.text.schemes.parallel.design import message_positions
 from polar.text.schemes.parallel.labels import read_bits, token_label
-from polar.text.schemes.parallel.outer_code import can_erase, decode_frames, decode_shifted, open_bytes
+from polar.text.schemes.parallel.outer_code import (
+    LONGEST_CODEWORD,
+    can_erase,
+    decode_frames,
+    decode_shifted,
+    open_bytes,
+)
 from wm_env.common.arrays import Ints
 from wm_env.common.progress import Report
 from wm_env.lm.tokenizer import TextTokenizer
@@ -54,7 +61,14 @@ def tokenizer_readers(scheme: "Parallel", tokenizer: TextTokenizer) -> Readers:
         ValueError: the tokenizer is not a byte-level one, or the design leaves no message positions.
     """
     strings, mask = tokenizer.strings, message_mask(scheme)
-    tokens_of = lru_cache(maxsize=128)(tokenizer.encode)
+    steps = -(-8 * LONGEST_CODEWORD // int(mask.sum()))
+    longest = scheme.positions * (steps + 1) + MOST_EDITS * MOST_SHIFT
+
+    @lru_cache(maxsize=2 * MOST_FORMS)
+    def tokens_of(text: str) -> tuple[Ints, Ints]:
+        """The distinct tokens of what a frame can reach, and which of them stands where."""
+        distinct, places = np.unique(np.array(tokenizer.encode(text)[:longest], dtype=np.int64), return_inverse=True)
+        return distinct, places
 
     @lru_cache(maxsize=_KEPT_LABELS)
     def label_of(token: int, label_key: bytes) -> int:
@@ -63,7 +77,8 @@ def tokenizer_readers(scheme: "Parallel", tokenizer: TextTokenizer) -> Readers:
     def reader(found: Callable[[Ints, MessageKeys], Iterator[bytes]]) -> Reader:
         def read(text: bytes, keys: MessageKeys, report: Report) -> Attempt:
             label_key, compared = keys.derive("labels"), 0
-            labels = np.array([label_of(token, label_key) for token in tokens_of(text.decode("utf-8"))], dtype=np.int64)
+            distinct, places = tokens_of(text.decode("utf-8"))
+            labels = np.array([label_of(token, label_key) for token in distinct.tolist()], dtype=np.int64)[places]
             for data in found(labels, keys):
                 message, opened = open_bytes(data, keys)
                 compared += opened

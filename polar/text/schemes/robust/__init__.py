@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from polar.text.scheme import Scheme, Writing, Written
+from polar.text.schemes.robust.tape import NONCES
 from wm_env.common.help import paragraph_help
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Robust(Scheme):
     name: ClassVar[str] = "robust"
     needs_model: ClassVar[bool] = False
     finds_nonces: ClassVar[bool] = True
+    nonce_limit: ClassVar[int] = NONCES
 
     payload_bits: int = 32
     """Length of every message in bits, 1 to 256; whole bytes come back as bytes."""

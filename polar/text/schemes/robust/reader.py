@@ -21,7 +21,7 @@ from polar.text.schemes.robust.reading.likelihood import load_likelihoods
 from polar.text.schemes.robust.reading.payload import LONG, QUICK, THOROUGH, WIDEST, Effort, read_payload
 from polar.text.schemes.robust.reading.places import Place, Stretch
 from polar.text.schemes.robust.settings import MOST_CHARACTERS, RobustSettings
-from polar.text.schemes.robust.tape import SEGMENT
+from polar.text.schemes.robust.tape import NONCES, SEGMENT
 from polar.text.schemes.robust.words import SplitText, as_letters, split_text
 from wm_env.common.arrays import Floats
 from wm_env.lm.tokenizer import TextTokenizer
@@ -110,8 +110,8 @@ class Receiver:
         settings: RobustSettings | None = None,
         nonces: range = FIRST_NONCES,
     ) -> None:
-        if not len(nonces) or nonces.step != 1 or nonces.start < 0:
-            raise ValueError(f"nonces={nonces}: a range of whole numbers from 0 on is needed, such as range(128)")
+        if not len(nonces) or nonces.step != 1 or nonces.start < 0 or nonces.stop > NONCES:
+            raise ValueError(f"nonces={nonces}: a range from 0 to {NONCES} at most is needed, such as range(128)")
         self.settings = settings or RobustSettings()
         self.nonces = nonces
         self._tokenizer = tokenizer

@@ -3,7 +3,7 @@
 A place on the tape is a word and a slot: the k-th token of the w-th word of a text has slot k. A word that is replaced
 by a longer one moves no other word, so most edits leave every other token where it was. All texts under one key stand
 one after the other: the text of nonce k begins at word `SEGMENT` k of the tape, and a text of more than `SEGMENT` words
-takes the following nonces as well. No nonce is used twice, so no place is.
+takes the following nonces as well. Nonces are below `NONCES`, and none is used twice, so no place is.
 
 Every place has a *level* t in 0..K+1, where K is the length of the payload in bits:
 
@@ -26,6 +26,9 @@ SEGMENT = 512
 
 SLOTS = 16
 """Tokens of a word; a longer one goes on as the next word."""
+
+NONCES = 1 << 26
+"""Nonces of a key: so far a word and a slot have 40 bits, as many as the shared randomness has room for."""
 
 PILOTS = 0.2
 """Share of places of level 0."""

@@ -16,7 +16,7 @@ from polar.text.keys.key import Key
 from polar.text.schemes.robust.randomness import Randomness, Words
 from polar.text.schemes.robust.reading.likelihood import race_times
 from polar.text.schemes.robust.settings import RobustSettings
-from polar.text.schemes.robust.tape import SEGMENT, SLOTS, levels
+from polar.text.schemes.robust.tape import NONCES, SEGMENT, SLOTS, levels
 from polar.text.schemes.robust.words import WordClock
 from wm_env.common.arrays import Floats, Ints
 
@@ -45,8 +45,8 @@ class Writer:
     ) -> None:
         if len(payload) != settings.payload_bits or set(payload) - {0, 1}:
             raise ValueError(f"the payload must be {settings.payload_bits} zeros and ones, as payload_bits says")
-        if nonce < 0:
-            raise ValueError(f"nonce={nonce}: a number from 0 on is needed")
+        if not 0 <= nonce < NONCES:
+            raise ValueError(f"nonce={nonce}: a number from 0 to {NONCES - 1} is needed")
         self._randomness = Randomness(key, settings.purpose)
         self._digests = self._randomness.digests(payload)
         self._levels = levels(settings.payload_bits)

@@ -21,7 +21,7 @@ from polar.text.embedding import embed_with_retries
 from polar.text.framing import BitString, parse_bits
 from polar.text.keys.key import Key, load_key, save_key
 from polar.text.keys.ledger import NonceLedger, ledger_beside, open_ledger
-from polar.text.keys.received import Seen, note_seen, read_seen
+from polar.text.keys.received import Seen, note_seen, read_seen, seen_beside
 from wm_env.common import progress
 from wm_env.common.command import WorkFailedError
 from wm_env.common.files import MOST_BYTES
@@ -157,6 +157,17 @@ def test_the_receiver_of_robust_takes_no_nonce_and_is_told_how_many_to_look_for(
     assert code == 0, err
     assert "nonce 128: 32 bits, 64 with the check" in err
     assert "needs --search 129\n" in err
+
+
+def test_nonces_that_robust_does_not_have_are_refused_or_passed_over(run, key, tmp_path):
+    options, text = ("--key", key, "--scheme", "robust"), tmp_path / "text"
+    text.write_text("Nobody marked this text, and so there is nothing to be read in it.")
+    for nonce in (1 << 26, 1 << 63, (1 << 64) - 1):
+        for command in (("decode", text), ("embed", "--prompt", "a", "--message", "abcd")):
+            code, _, err = run(*command, *options, "--nonce", nonce)
+            assert (code, err) == (2, f"error: nonce={nonce}: a number from 0 to 2^26 - 1 is needed\n")
+    note_seen(seen_beside(key), Seen("", (1 << 64) - 1, "cd", "ef"))  # of another scheme
+    assert run("decode", text, *options)[0] == 3
 
 
 def test_what_was_read_is_noted_and_a_replay_named(run, key, model, tmp_path):

@@ -75,6 +75,11 @@ def test_round_trip_with_the_tokenizer_alone(channel, tokenizer, number):
     assert decode(channel, b"the year" + sent.text.encode(), KEY, [number]).message == MESSAGES[number]
 
 
+def test_what_stands_behind_the_longest_frame_is_not_looked_at(tokenizer, sent):
+    document = f"{sent.text}{' then the' * 50_000}".encode()
+    assert decode_with_tokenizer(tokenizer, document, KEY, [1], PARALLEL).message == b"user 4711"
+
+
 def test_the_text_tokenises_to_what_was_sent(channel, tokenizer, sent):
     assert tuple(tokenizer.encode(sent.text)) == sent.tokens
     assert 0 < sent.cost.variation <= 1

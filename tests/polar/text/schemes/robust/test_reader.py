@@ -10,6 +10,7 @@ from word_texts import letters, mini_tokenizer, word_tokens, write_words
 from polar.text.keys.key import Key
 from polar.text.schemes.robust.reader import Receiver
 from polar.text.schemes.robust.settings import MOST_CHARACTERS, RobustSettings
+from polar.text.schemes.robust.tape import NONCES
 
 KEY = Key(bytes(range(32)))
 PAYLOAD = [0, 1, 1, 0, 1, 0, 0, 1] * 4
@@ -135,6 +136,8 @@ def test_long_texts_are_refused_in_a_line():
         receiver().decode("a" * (MOST_CHARACTERS + 1))
     with pytest.raises(ValueError, match="nonces=range"):
         receiver(nonces=range(0))
+    with pytest.raises(ValueError, match="nonces=range"):
+        receiver(nonces=range(NONCES, NONCES + 1))
 
 
 def test_p_values_hold_over_keys_for_one_text():

@@ -9,7 +9,7 @@ from polar.text.keys.key import Key
 from polar.text.schemes.robust.randomness import Randomness
 from polar.text.schemes.robust.reading.likelihood import race_times
 from polar.text.schemes.robust.settings import RobustSettings
-from polar.text.schemes.robust.tape import levels
+from polar.text.schemes.robust.tape import NONCES, SEGMENT, SLOTS, levels
 from polar.text.schemes.robust.writer import Writer
 
 KEY = Key(bytes(range(32)))
@@ -52,6 +52,16 @@ def test_tokens_of_two_texts_and_of_neighbouring_places_are_independent():
         assert chisquare(table.reshape(-1)).pvalue > 1e-4
 
 
+@pytest.mark.parametrize("apart", [1, NONCES >> 3, NONCES >> 1, NONCES - 1])
+def test_no_two_nonces_share_a_number(apart):
+    """The largest place and token of the last nonce included."""
+    random = Randomness(KEY)
+    slot, token, digest = np.array(SLOTS - 1), np.array(2**24 - 1), np.array(7, dtype=np.uint64)
+    words = SEGMENT * np.array([NONCES - 1 - apart, NONCES - 1])[:, None] + np.arange(SEGMENT)
+    for numbers in (random.words(words, slot, token, digest), random.pilots(words, slot, token)):
+        assert len(np.unique(numbers)) == words.size
+
+
 def test_race_times_are_exponential_and_pilots_lead_with_the_searched_bits():
     random = Randomness(KEY, "use")
     token, slot = np.arange(4000), np.full(4000, 2)
@@ -78,6 +88,8 @@ def test_wrong_arguments_are_named():
     settings = RobustSettings()
     with pytest.raises(ValueError, match="32 zeros and ones"):
         Writer(KEY, [0] * 31, 0, settings, letters())
+    with pytest.raises(ValueError, match=f"nonce={NONCES}"):
+        Writer(KEY, [0] * 32, NONCES, RobustSettings(), letters())
     with pytest.raises(ValueError, match="nonce=-1"):
         Writer(KEY, [0] * 32, -1, settings, letters())
     with pytest.raises(ValueError, match="no token has a probability"):
