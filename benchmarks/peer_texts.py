@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from metering import clock_of
 from peer_schemes import discop, imec, sparsamp
+from peer_schemes.weights import quantise
 from sharing import Tally, add
 from torch import Tensor
 
@@ -69,9 +70,8 @@ class Laws:
         return self._known[tokens]
 
     def weights(self, tokens: Tokens) -> list[int]:
-        """The same as integers by rank."""
-        weights: list[int] = np.diff(self.after(tokens).cumulative).tolist()
-        return weights
+        """The same by rank as integers that sum to 2^48, which couplings need."""
+        return quantise(np.diff(self.after(tokens).cumulative).astype(np.float64))
 
     def entropy(self, tokens: Tokens) -> float:
         """The entropy of the text's laws, summed over its tokens, in bits."""

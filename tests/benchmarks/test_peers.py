@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from peer_schemes import discop, imec, keyed_colours, od_stega, sparsamp
 from peer_schemes.weights import quantise
+from peer_texts import compare_texts
 from scipy.optimize import minimize
 
 WEIGHTS = st.lists(st.integers(1, 40), min_size=1, max_size=9)
@@ -184,3 +185,11 @@ def test_mean_law_of_colours_is_the_sum_over_all_colourings() -> None:
         for colouring in itertools.product(range(3), repeat=4)
     ]
     assert keyed_colours.mean_law(pmf, 3, 2.0)[0] == pytest.approx(np.mean(laws, axis=0), abs=1e-5)
+
+
+def test_whole_texts_are_read_by_every_scheme_on_the_laws_of_the_embedded_model() -> None:
+    """One message of two bytes; `block` draws 64 candidates a block and takes minutes."""
+    rows = list(compare_texts(texts=1, block_texts=0, message_bytes=2, seed=0, device="cpu"))[1:]
+    cells = [[cell.strip() for cell in row.split("|")] for row in rows]
+    assert [row[1] for row in cells] == ["stream (ours)", "SparSamp", "Discop", "iMEC, chunks of 8 bits"]
+    assert [row[4] for row in cells] == ["0"] * 4, "wrong messages"
