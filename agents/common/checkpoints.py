@@ -41,27 +41,36 @@ class CheckpointHeader:
     """What a checkpoint says beside its tensors.
 
     Attributes:
+        settings: `agents.common.runs.settings_fingerprint` of the run.
         metrics: `agents.common.log.TrainingLog.fingerprint` of the rows so far.
         best: the best evaluation, whose parameters are the tensors best.*; None if no evaluation met the limit.
     """
 
+    settings: str
     metrics: str
     best: Best | None
 
 
-def read_about(meta: Any, reached: int, source: object) -> CheckpointHeader:
-    """The metadata of a checkpoint that was taken at the iteration `reached`.
+def read_about(meta: Any, source: object) -> CheckpointHeader:
+    """The metadata of a checkpoint.
 
     Raises:
-        ValueError: an entry is missing, unknown, or of another type, or the best evaluation is yet to come.
+        ValueError: an entry is missing, unknown, or of another type.
     """
     try:
-        about = read_as(CheckpointHeader, meta, source)
+        return read_as(CheckpointHeader, meta, source)
     except ValueError as error:
         raise ValueError(f"{error}: {ADVICE}") from None
-    if about.best is not None and not 0 <= about.best.at <= reached:
-        raise ValueError(f"{source}: best.at is {about.best.at}, a number from 0 to {reached} is needed: {ADVICE}")
-    return about
+
+
+def check_best(best: Best | None, reached: int, source: object) -> None:
+    """Check that the best evaluation is not yet to come in a checkpoint that was taken at the iteration `reached`.
+
+    Raises:
+        ValueError: it is.
+    """
+    if best is not None and not 0 <= best.at <= reached:
+        raise ValueError(f"{source}: best.at is {best.at}, a number from 0 to {reached} is needed: {ADVICE}")
 
 
 COUNT = TensorSpec((), torch.int64, lowest=0)

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agents.common.checkpoints import read_about
 from agents.common.settings import RunSettings
 from wm_env.common.command import say
-from wm_env.common.files import locked_folder, read_json, write_atomically, write_json
+from wm_env.common.files import fingerprint, locked_folder, read_json, write_atomically, write_json
 from wm_env.common.foreign.folders import held_folder
 from wm_env.common.json_values import entry, read_as
 from wm_env.common.tensors import FileFormat, read_tensors, write_tensors
@@ -24,7 +25,9 @@ from wm_env.runs import RunFolder as RunFolder
 from wm_env.tree import StateTree, save_tree
 
 CONFIG_VERSION = 1
-CHECKPOINT_FORMAT = FileFormat(kind="covert-watermark checkpoint", version=2)
+CHECKPOINT_FORMAT = FileFormat(
+    kind="covert-watermark checkpoint", version=3, earlier={1: "a version before 0.2", 2: "version 0.3 or before"}
+)
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,34 @@ def read_config(run: RunFolder) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{error}; the configuration is damaged: start a new run") from None
     raise ValueError(f"{run.config} has version {version}, this program reads {CONFIG_VERSION}: start a new run")
+
+
+def settings_fingerprint(run: RunFolder) -> str:
+    """SHA-256 (64 hex digits) of what the configuration says of settings and tree, without the number of iterations.
+
+    It is of the file as it was written: settings that come with a later version of the program do not change it.
+
+    Raises:
+        OSError, ValueError: as `read_config`.
+    """
+    config = read_config(run)
+    fixed = {name: value for name, value in config["settings"].items() if name != "iterations"}
+    return fingerprint({}, {"settings": fixed, "tree_fingerprint": config["tree_fingerprint"]})
+
+
+def check_settings(run: RunFolder) -> None:
+    """Check that the configuration has the settings that the checkpoint was made with; iterations may be others.
+
+    Raises:
+        FileNotFoundError: the run has no checkpoint.
+        ValueError: it has others, or one of the two files is damaged or of another version.
+    """
+    about = read_about(load_checkpoint(run)[1], run.checkpoint)
+    if about.settings != settings_fingerprint(run):
+        raise ValueError(
+            f"{run.config} was changed: its settings are not those that {run.checkpoint.name} was made with: put the "
+            "file back as it was, or start a new run"
+        )
 
 
 def save_checkpoint(run: RunFolder, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:

@@ -6,12 +6,12 @@ import time
 
 from torch import Tensor
 
-from agents.common.checkpoints import Best, CheckpointHeader, checked, like, read_about, under
+from agents.common.checkpoints import Best, CheckpointHeader, check_best, checked, like, read_about, under
 from agents.common.evaluation import Evaluation, law_metrics, progress_line
 from agents.common.interrupts import InterruptedRunError, Interrupts
 from agents.common.learner import Learner
 from agents.common.log import Begun, TrainingLog, flat_values
-from agents.common.runs import RunFolder, end_of_resumed, load_checkpoint, save_checkpoint
+from agents.common.runs import RunFolder, end_of_resumed, load_checkpoint, save_checkpoint, settings_fingerprint
 from agents.common.settings import RunSettings
 from agents.common.tracking import open_tracker
 from agents.training.result import results, summary_of
@@ -50,6 +50,7 @@ def fit(
         ValueError: the checkpoint is damaged or does not fit the problem, or the tracker cannot begin.
     """
     start = time.perf_counter()
+    made_with = settings_fingerprint(folder)
     progressed = _restore(folder, learner) if resume else _Progress()
     if resume:
         end = end_of_resumed(folder, learner.iteration, settings.iterations)
@@ -63,7 +64,9 @@ def fit(
         Interrupts() as interrupts,
         ProgressBar(total, "it", learner.iteration, every=math.inf) as shown,
     ):
-        harness = _Harness(folder, problem, objective, total, learner, log, interrupts, shown, progressed, held)
+        harness = _Harness(
+            folder, problem, objective, total, learner, log, interrupts, shown, progressed, held, made_with
+        )
         try:
             learner.learn(total, harness.pause)
         except FloatingPointError as error:
@@ -114,6 +117,7 @@ class _Harness:
     shown: ProgressBar
     progressed: dataclasses.InitVar[_Progress]
     held: HeldFolder
+    made_with: str
     since: tuple[float, int] | None = None
 
     def __post_init__(self, progressed: _Progress) -> None:
@@ -189,7 +193,8 @@ class _Harness:
         self.held.check()
         if tensors := self.learner.state():
             tensors |= {f"best.{name}": value for name, value in self.parameters.items()}
-            save_checkpoint(self.folder, tensors, dataclasses.asdict(CheckpointHeader(self.log.fingerprint, self.best)))
+            about = CheckpointHeader(self.made_with, self.log.fingerprint, self.best)
+            save_checkpoint(self.folder, tensors, dataclasses.asdict(about))
 
 
 def _is_worse(evaluation: Evaluation, log: TrainingLog) -> bool:
@@ -208,8 +213,9 @@ def _restore(folder: RunFolder, learner: Learner) -> _Progress:
     tensors, meta = load_checkpoint(folder)
     of_best = {name: tensors.pop(name) for name in list(tensors) if name.startswith("best.")}
     fresh = learner.parameters()
+    about = read_about(meta, source)
     learner.restore(tensors, source)
-    about = read_about(meta, learner.iteration, source)
+    check_best(about.best, learner.iteration, source)
     of_best = checked(of_best, like(fresh, "best") if about.best is not None else {}, source)
     parameters = {name: value.to(fresh[name].device) for name, value in under("best", of_best).items()}
     return _Progress(about.best, parameters, Begun(learner.iteration, about.metrics))

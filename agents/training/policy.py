@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from agents.common.checkpoints import under
 from agents.common.learner import TrainedPolicy
-from agents.common.runs import RunFolder, load_checkpoint, read_config
+from agents.common.runs import RunFolder, check_settings, load_checkpoint, read_config
 from agents.common.table import agent_of
 from agents.training.run import objective_of, problem_of, read_settings
 from wm_env.env import CovertWatermarkEnv
@@ -27,7 +27,7 @@ def load_policy(source: Path | str) -> TrainedPolicy:
 
     Raises:
         FileNotFoundError: no run, or one without a law.
-        ValueError: a file of the run is damaged.
+        ValueError: a file of the run is damaged, or its settings were changed.
     """
     folder = RunFolder(Path(source))
     if not folder.path.is_dir():
@@ -40,6 +40,7 @@ def load_policy(source: Path | str) -> TrainedPolicy:
     learner = agent_of(settings.agent).learner(problem, objective_of(settings, problem), settings)
     if not learner.generalises:
         return table_policy(load_law(folder.law, problem.tree))
+    check_settings(folder)
     tensors, _ = load_checkpoint(folder)
     best = under("best", tensors)
     learner.restore({name: value for name, value in tensors.items() if not name.startswith("best.")}, folder.checkpoint)

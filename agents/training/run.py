@@ -12,6 +12,7 @@ from agents.common.evaluation import Evaluation
 from agents.common.runs import (
     RunFolder,
     check_names,
+    check_settings,
     create_run,
     discarded_on_failure,
     end_of_resumed,
@@ -112,13 +113,16 @@ def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> 
 
     Raises:
         OSError: the folder cannot be written.
-        ValueError: other settings than the run was started with, a damaged tree, or a run with nothing to resume.
+        ValueError: other settings than the run was started with, here or in its configuration, a damaged tree, or a run
+            with nothing to resume.
     """
     for field in dataclasses.fields(RunSettings):
         before, now = getattr(started_with, field.name), getattr(settings, field.name)
         if before != now and field.name != "iterations":
             raise ValueError(f"{path} was started with {field.name}={before}, not {now}: leave it out to go on")
     folder = RunFolder(path)
+    if folder.checkpoint.is_file():
+        check_settings(folder)
     if AGENTS[settings.agent].exact and folder.law.exists():
         raise ValueError(f"{path} was made by the {settings.agent}, which has nothing to resume: start a new run")
     settings.check()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from agents.common.checkpoints import Best, TensorSpec, adam, checked, read_about
+from agents.common.checkpoints import Best, TensorSpec, adam, check_best, checked
 from agents.common.runs import CHECKPOINT_FORMAT, RunFolder
 from agents.common.settings import RunSettings
 from agents.common.table import preset
@@ -110,6 +110,7 @@ def test_every_tensor_is_checked(runs, tmp_path, agent):
         ("x", "is 'x', an object is needed"),
         ({}, "is missing"),
         ({"x": 1}, "x is unknown"),
+        ({"settings": 5, "metrics": "", "best": None}, "settings is 5, text is needed"),
         ({"metrics": 5, "best": None}, "metrics is 5, text is needed"),
         ({"metrics": "", "best": None}, "is unknown"),
         ({"metrics": "", "best": 5}, "best is 5"),
@@ -121,7 +122,19 @@ def test_every_tensor_is_checked(runs, tmp_path, agent):
     ],
 )
 def test_what_it_says_beside_the_tensors_is_checked(runs, tmp_path, agent, meta, told):
-    assert told in refusal(runs[agent], tmp_path / "spoiled", lambda arrays, _: (arrays, meta))
+    """An object has the settings of the run where it does not say others."""
+
+    def spoil(arrays, right):
+        return arrays, {"settings": right["settings"]} | meta if isinstance(meta, dict) else meta
+
+    assert told in refusal(runs[agent], tmp_path / "spoiled", spoil)
+
+
+def test_a_checkpoint_without_the_settings_is_refused(runs, tmp_path):
+    def spoil(arrays, meta):
+        return arrays, {name: value for name, value in meta.items() if name != "settings"}
+
+    assert refusal(runs["ppo"], tmp_path / "spoiled", spoil) == "settings is missing: start a new run"
 
 
 @pytest.mark.parametrize("agent", ["primal-dual", "ppo"])
@@ -180,7 +193,7 @@ def test_entries_are_told_apart():
 
 
 def test_the_best_is_not_yet_to_come():
-    about = {"metrics": "0", "best": {"at": 5, "rate": 0.5}}
-    assert read_about(about, 5, "file").best == Best(5, 0.5)
-    with pytest.raises(ValueError, match=r"best\.at is 5, a number from 0 to 4 is needed"):
-        read_about(about, 4, "file")
+    check_best(None, 0, "file")
+    check_best(Best(5, 0.5), 5, "file")
+    with pytest.raises(ValueError, match=r"^file: best\.at is 5, a number from 0 to 4 is needed: start a new run$"):
+        check_best(Best(5, 0.5), 4, "file")

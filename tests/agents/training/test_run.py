@@ -17,7 +17,10 @@ from agents.ppo_lagrangian.algorithm import PPOLagrangian
 from agents.ppo_lagrangian.settings import PPOSettings
 from agents.primal_dual.settings import LearnerSettings
 from agents.training.loop import TrainingFailedError
+from agents.training.policy import load_policy
 from agents.training.run import read_settings, resume_run, start_run, train
+from wm_env.synthetic import synthetic_tree
+from wm_env.tree import save_tree
 
 SMALL = dataclasses.replace(
     preset("smoke")[1],
@@ -150,15 +153,79 @@ def test_a_configuration_without_an_end_gets_one(finished):
     assert read_config(folder)["settings"]["iterations"] == 6
 
 
-def test_a_run_folder_of_an_earlier_version_goes_on(finished):
+def test_a_run_folder_of_an_earlier_version_goes_on(tree, tmp_path):
     """Settings that came later have their defaults; all others are as they were written."""
-    folder = finished()
+    run = start_run(tmp_path / "run", dataclasses.replace(SMALL, tree=tree), [])
+    folder = run.folder
     config = json.loads(folder.config.read_text())
     for later in ("schedule", "second_moment"):
         del config["settings"]["learner"][later]
     folder.config.write_text(json.dumps(config))
+    train(run)
     train(resumed(folder.path, 6))
     assert int(load_checkpoint(folder)[0]["iteration"]) == 6
+
+
+def changed(folder, **settings):
+    """Write other settings into the configuration of a run."""
+    config = json.loads(folder.config.read_text())
+    folder.config.write_text(json.dumps(config | {"settings": config["settings"] | settings}))
+
+
+OTHER_SETTINGS = [
+    ("primal-dual", {"seed": 5}),
+    ("primal-dual", {"learner": {}}),
+    ("primal-dual", {"objective": "coded", "message_bits": 1}),
+    ("primal-dual", {"epsilon": 0.2}),
+    ("primal-dual", {"agent": "planner"}),
+    ("ppo", {"seed": 5}),
+    ("ppo", {"ppo": {"copies": 2, "evaluate_every": 2, "dual_step": 0.1}}),
+]
+
+
+@pytest.mark.parametrize(("agent", "settings"), OTHER_SETTINGS)
+def test_a_run_goes_on_with_the_settings_it_was_started_with(finished, agent, settings):
+    folder = finished(agent)
+    changed(folder, **settings)
+    before = {file: file.read_bytes() for file in folder.path.iterdir()}
+    told = (
+        f"{folder.config} was changed: its settings are not those that checkpoint.safetensors was made with: put the "
+        "file back as it was, or start a new run"
+    )
+    with pytest.raises(ValueError, match=f"^{told}$"):
+        resumed(folder.path, 6)
+    assert {file: file.read_bytes() for file in before} == before
+
+
+def test_a_tree_of_another_run_is_not_taken_with_its_fingerprint(finished):
+    folder = finished()
+    other = synthetic_tree(2, 1, 4, 4, 1.5, overlap=0.5, seed=1)
+    save_tree(other, folder.tree)
+    config = json.loads(folder.config.read_text())
+    folder.config.write_text(json.dumps(config | {"tree_fingerprint": other.fingerprint}))
+    with pytest.raises(ValueError, match="put the file back as it was, or start a new run"):
+        resumed(folder.path, 6)
+
+
+@pytest.mark.parametrize("agent", ["primal-dual", "ppo"])
+def test_another_end_and_another_layout_are_no_other_settings(finished, agent):
+    folder = finished(agent)
+    changed(folder, iterations=5)
+    config = json.loads(folder.config.read_text())
+    config["settings"] = dict(reversed(config["settings"].items()))
+    folder.config.write_text(json.dumps(config, indent=7))
+    train(resumed(folder.path, 6))
+    # What goes on writes a checkpoint with the same settings.
+    train(resumed(folder.path, 8))
+    assert read_config(folder)["settings"]["iterations"] == 8
+
+
+def test_a_policy_is_not_made_with_other_settings(finished):
+    folder = finished("ppo")
+    load_policy(folder.path)
+    changed(folder, seed=5)
+    with pytest.raises(ValueError, match="put the file back as it was, or start a new run"):
+        load_policy(folder.path)
 
 
 @pytest.mark.parametrize("agent", ["primal-dual", "ppo"])
