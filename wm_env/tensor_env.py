@@ -14,6 +14,7 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from wm_env.common.checks import integer, options_or_none, seed_or_none
+from wm_env.common.foreign.devices import usable_device
 from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.criteria.credit import COST, PARENT, RATE, parents
 from wm_env.criteria.objectives import Objective
@@ -106,9 +107,7 @@ class TensorEnv(VectorEnv[Observation, Tensor, Tensor]):
         self.single = CovertWatermarkEnv(**arguments)
         if self.single.problem.channel is not None:
             raise ValueError("the tensor environment has no channel: use vectorization_mode='sync' or no device")
-        self.device = torch.device(device)
-        if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"device={str(device)!r}: no CUDA device is there: use 'cpu'")
+        self.device = usable_device(device)
         self.num_envs = num_envs
         self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
         self.single_action_space = self._action_space()

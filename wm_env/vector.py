@@ -259,7 +259,7 @@ class CovertWatermarkVectorEnv(VectorEnv[Observation, NDArray[Any], NDArray[Any]
 
 
 def make_copies(num_envs: int = 1, device: str | None = None, **arguments: Any) -> CovertWatermarkVectorEnv | TensorEnv:
-    """What `gymnasium.make_vec` makes: NumPy copies, or with `device` ("cpu", "cuda") tensors on that device.
+    """What `gymnasium.make_vec` makes: NumPy copies, or with `device` ("cpu", "cuda", "cuda:N") tensors on that device.
 
     Raises:
         ValueError: arguments that the environment refuses, or no such device.

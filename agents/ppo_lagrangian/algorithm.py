@@ -18,6 +18,7 @@ from agents.common.multiplier import dual_ascent
 from agents.ppo_lagrangian.buffer import RowSamples, StateRolloutBuffer
 from agents.ppo_lagrangian.marginal_policy import MarginalPolicy
 from agents.ppo_lagrangian.policy import LawPolicy
+from wm_env.common.foreign.devices import usable_device
 from wm_env.env import CovertWatermarkEnv
 from wm_env.law import JointLaw
 
@@ -68,7 +69,7 @@ class PPOLagrangian(PPO):
             environment's.
 
     Raises:
-        ValueError: n_steps that cut episodes, or a limit below 0.
+        ValueError: n_steps that cut episodes, a limit below 0, or a device that cannot be used.
     """
 
     policy: LawPolicy | MarginalPolicy
@@ -91,6 +92,7 @@ class PPOLagrangian(PPO):
         clip_range: Any = 0.2,
         target_kl: float | None = 0.1,
         seed: int | None = None,
+        device: str | torch.device = "auto",
         _init_setup_model: bool = True,
         **kwargs: Any,
     ):
@@ -110,6 +112,7 @@ class PPOLagrangian(PPO):
             target_kl=target_kl,
             rollout_buffer_class=StateRolloutBuffer,
             seed=seed if seed is not None else int(np.random.SeedSequence().generate_state(1)[0]),
+            device=device if device == "auto" else usable_device(device),
             _init_setup_model=False,
             **kwargs,
         )
@@ -339,8 +342,7 @@ def weighted_moments(combined: Tensor, state_probs: Tensor) -> tuple[Tensor, Ten
     """Mean and standard deviation of A(s) / Z(s) with weights Z(s), over all samples and states: two scalars.
 
     Args:
-        combined: A(s), shape (batch, N).
-        state_probs: Z(s), shape (batch, N).
+        combined, state_probs: A(s) and Z(s), shape (batch, N).
 
     The deviation has 1e-8 added, so that it can be divided by.
     """
@@ -355,8 +357,7 @@ def row_surrogate(log_prob: Tensor, old: Tensor, advantages: Tensor, state_probs
 
     Args:
         log_prob, old: log-densities of rows now and then, shape (batch, N, M), nats.
-        advantages: a(s), shape (batch, N).
-        state_probs: Z(s), shape (batch, N).
+        advantages, state_probs: a(s) and Z(s), shape (batch, N).
         clip: largest change of a ratio that is rewarded.
     """
     # Beyond e^20 a ratio is clipped anyway, and an infinite one would turn 0 * inf into NaN.
@@ -391,10 +392,9 @@ def check_same(trained: dict[str, Any], given: dict[str, Any], names: Iterable[s
         if name not in trained:
             raise ValueError(f"this model does not say its {name}: train it again")
         if trained[name] != given[name]:
-            advice = f"make the environment with {name}={trained[name]}"
+            hint = f"make the environment with {name}={trained[name]}"
             if name in ("tree", "states"):
-                advice = "joint_law(env) evaluates it on other prompts"
+                hint = "joint_law(env) evaluates it on other prompts"
             raise ValueError(
-                f"this model was trained with {name}={trained[name]}, "
-                f"the environment has {name}={given[name]}; {advice}"
+                f"this model was trained with {name}={trained[name]}, the environment has {name}={given[name]}; {hint}"
             )

@@ -98,6 +98,8 @@ def test_what_is_refused(arguments):
         ({"num_envs": 0}, "num_envs=0"),
         ({"autoreset_mode": "NextStep"}, "SameStep"),
         ({"render_mode": "ansi"}, "render"),
+        ({"device": "nope"}, "^device='nope': cpu, cuda or cuda:N is needed$"),
+        ({"device": "meta"}, "^device='meta' holds no numbers: cpu, cuda or cuda:N is needed$"),
     ):
         with pytest.raises(ValueError, match=message):
             TensorEnv(**{"num_envs": 1, **arguments, **wrong})
@@ -105,6 +107,8 @@ def test_what_is_refused(arguments):
         MarginalTensorEnv(1, **arguments, objective="coded", message_bits=1)
     with pytest.raises(ValueError, match="bound"):
         MarginalTensorEnv(1, bound=0.0, **arguments)
+    with pytest.raises(ValueError, match=r"^device='nope': cpu, cuda or cuda:N is needed$"):
+        gym.make_vec(LONG_ID, 1, vectorization_mode="vector_entry_point", device="nope")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

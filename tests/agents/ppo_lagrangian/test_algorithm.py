@@ -281,6 +281,11 @@ class TestTraining:
         assert torch.equal(runs[0], runs[1])
         assert not torch.equal(runs[0], runs[2])
 
+    @pytest.mark.parametrize("device", ["nope", "meta", "cuda:99"])
+    def test_a_device_that_cannot_be_used_is_refused(self, arguments, device):
+        with pytest.raises(ValueError, match=f"^device='{device}'.*: cpu, cuda or cuda:N is needed$"):
+            make_model(LogitVecEnv(2, **arguments), device=device)
+
     def test_ordinary_environments_train_like_batched_ones(self, arguments):
         looped = make_vec_env(lambda: wrapped(**arguments), n_envs=3)
         batched = LogitVecEnv(3, **arguments)

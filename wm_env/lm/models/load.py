@@ -11,7 +11,8 @@ from typing import Any, Literal, get_args
 import torch
 
 from wm_env.common.checks import check_known
-from wm_env.common.files import first_line, read_json
+from wm_env.common.files import read_json
+from wm_env.common.foreign.devices import usable_device
 from wm_env.common.foreign.torch_settings import usual_torch
 from wm_env.common.json_values import read_as
 from wm_env.common.threads import one_thread_after_fork
@@ -139,20 +140,8 @@ def dtype_named(name: str | None) -> torch.dtype | None:
 
 
 def checked_device(name: str) -> str:
-    """`name`, if torch can compute there; "cuda" is the GPU that torchrun means for this process.
-
-    Raises:
-        ValueError: it cannot.
-    """
-    if not isinstance(name, str) or name.split(":")[0] in ("", "meta"):
-        raise ValueError(f"device {name!r} holds no numbers: name one such as cpu or cuda:0")
-    if name == "cuda":
-        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {name!r} cannot be used here: {first_line(error)}") from None
-    return name
+    """As `usable_device`, by its name; "cuda" is the GPU that torchrun means for this process."""
+    return str(usable_device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if name == "cuda" else name))
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -101,8 +101,8 @@ def test_dry_run_tells_the_cost_and_writes_nothing(model, prompt_file, tmp_path,
         (["--out", "DEVICE"], "DEVICE is no file that can be written: choose another --out"),
         (["--out", "LONG/tree"], "cannot be written: choose another --out"),
         (["--out", "TAKEN"], "TAKEN.parts cannot be written: choose another --out"),
-        (["--device", "cuda:99"], "device 'cuda:99'"),
-        (["--device", "nonsense"], "device 'nonsense'"),
+        (["--device", "cuda:99"], "device='cuda:99' cannot be used here"),
+        (["--device", "nonsense"], "device='nonsense': cpu, cuda or cuda:N is needed"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(model, prompt_file, tmp_path, capsys, arguments, message):
