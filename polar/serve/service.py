@@ -7,15 +7,14 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from typing import TypeVar
 
-from pebble import ProcessPool
 from starlette.requests import Request
 
 from polar.serve.lanes import Lane, Progress, SlowError
 from polar.serve.messages import PlainRequest, Status
 from polar.serve.options import ServeLimits
+from polar.serve.readers import Readers
 from polar.serve.reading import ReaderSetup
 from polar.serve.writing import TextWriter
 from wm_env.common.progress import Report
@@ -42,34 +41,27 @@ class Service:
         self._writing = Lane("written", 1, limits.waiting)
         self._progress = Progress(0.0)
         self._thread = ThreadPoolExecutor(1)
-        self._pool = ProcessPool(limits.readers, context=get_context("spawn"))
+        self._readers = Readers(limits.readers)
 
     def close(self) -> None:
         """End the processes, and what they do."""
         self._progress.give_up()
         self._thread.shutdown(cancel_futures=True)
-        self._pool.stop()  # type: ignore[no-untyped-call]
-        self._pool.join()
+        self._readers.close()
 
     async def read(self, request: Request, work: Callable[[ReaderSetup, str], _Result], text: str) -> _Result:
         """Read a text in another process.
 
         Raises:
             ValueError: it is too long, or no text.
-            SlowError: it took too long.
+            SlowError, EndedError: as in `Readers`.
             BusyError, GoneError: as in `Lane`.
         """
         if len(text) > self._limits.most_characters:
             raise ValueError(f"a text of {len(text)} characters: give at most {self._limits.most_characters}")
-        seconds = self._limits.reading_seconds
 
         async def one() -> _Result:
-            future = self._pool.schedule(work, args=[self._setup, text], timeout=seconds)
-            try:
-                result: _Result = await asyncio.wrap_future(future)
-            except TimeoutError:
-                raise SlowError(f"reading took more than {seconds:g} seconds: give a part of the text") from None
-            return result
+            return await self._readers.read(work, self._setup, text, self._limits.reading_seconds)
 
         return await self._reading.run(request, one)
 
