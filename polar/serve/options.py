@@ -27,7 +27,9 @@ class ServeLimits:
     writing_seconds: float = 300.0
     """A text that takes longer to write is given up; no nonce comes back."""
     receiving_seconds: float = 10.0
-    """A request must have arrived by then."""
+    """The headers of a request must have arrived by then, and its body as long after them."""
+    sending_seconds: float = 60.0
+    """A client that leaves a piece of an answer untaken for longer is hung up on."""
     readers: int = 1
     """Processes that read texts."""
     waiting: int = 16
@@ -48,6 +50,7 @@ class ServeLimits:
             "reading_seconds": (0.1, 86_400),
             "writing_seconds": (0.1, 86_400),
             "receiving_seconds": (0.1, 86_400),
+            "sending_seconds": (0.1, 86_400),
         }
         for name, (least, most) in ranges.items():
             if not least <= getattr(self, name) <= most:
