@@ -1,7 +1,9 @@
 """The application: paths, refusals, and the page."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from fastapi_offline import FastAPIOffline
-from pebble import ProcessExpired
 from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from polar.serve import reading
 from polar.serve.bodies import BodyLimits
+from polar.serve.hosts import KnownHosts
 from polar.serve.lanes import BusyError, GoneError, SlowError
 from polar.serve.messages import (
     DetectionBody,
@@ -29,15 +30,13 @@ from polar.serve.messages import (
     TextRequest,
 )
 from polar.serve.options import ServeLimits
+from polar.serve.readers import EndedError
 from polar.serve.service import Service
 from polar.serve.writing import TextWriter
 from wm_env.common.command import reason_of
 
 PAGE = Path(__file__).with_name("page")
 """The page for people: files without anything from elsewhere."""
-
-LOCAL = ("127.0.0.1", "localhost")
-"""Names of the machine itself. A server that is only for it answers to no other, whatever a name server says."""
 
 _PAGE_HEADERS = {"Content-Security-Policy": "default-src 'self'", "X-Content-Type-Options": "nosniff"}
 
@@ -48,10 +47,10 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 _AGAIN = {"Retry-After": "5"}
 
 
-def make_app(service: Service, limits: ServeLimits, hosts: Sequence[str] = ("*",)) -> FastAPI:
+def make_app(service: Service, limits: ServeLimits, hosts: Collection[str] | None = None) -> FastAPI:
     """The application of a service.
 
-    The service is closed with the application, which answers to the names in `hosts`; * is every one.
+    The service is closed with the application, which answers to the names in `hosts`; None is every one.
     """
 
     @asynccontextmanager
@@ -61,15 +60,18 @@ def make_app(service: Service, limits: ServeLimits, hosts: Sequence[str] = ("*",
 
     app = FastAPIOffline(
         title="covert-watermark",
+        version=version("covert-watermark"),
         summary="Marked texts: written with a model and a key, read with the key alone",
         redoc_url=None,
+        redirect_slashes=False,
         lifespan=closing,
         responses=_REFUSALS,
     )
     _add_paths(app, service)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
     _add_refusals(app)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+    if hosts is not None:
+        app.add_middleware(KnownHosts, names=hosts)
     app.add_middleware(BodyLimits, most_bytes=limits.most_bytes, seconds=limits.receiving_seconds)
     return app
 
@@ -118,7 +120,8 @@ def _add_refusals(app: FastAPI) -> None:
 
     async def named(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return JSONResponse({"error": _one_line(error.detail)}, error.status_code, error.headers)
+        line = _why_unreadable(error.__cause__) or _one_line(error.detail)
+        return JSONResponse({"error": line}, error.status_code, error.headers)
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -131,9 +134,22 @@ def _add_refusals(app: FastAPI) -> None:
     refuse(BusyError, 429, str, _AGAIN)
     refuse(SlowError, 503, str, _AGAIN)
     refuse(GoneError, 503, str, {})
-    refuse(ProcessExpired, 503, lambda error: "the reader ran out of memory: give a part of the text", {})
+    refuse(EndedError, 503, str, _AGAIN)
     refuse(RuntimeError, 422, _one_line, {})
     refuse(OSError, 500, reason_of, {})
+    refuse(Exception, 500, lambda error: "the server failed at this request: its terminal says why", {})
+
+
+def _why_unreadable(cause: BaseException | None) -> str | None:
+    """Why FastAPI, which does not say so, could not read the JSON of a request; None if it was something else."""
+    if isinstance(cause, UnicodeDecodeError):
+        return f"the request is no JSON that can be read: its byte {cause.start + 1} is no UTF-8; send UTF-8"
+    if isinstance(cause, RecursionError):
+        return "the request is no JSON that can be read: it is nested too deeply; send one object of texts and numbers"
+    if isinstance(cause, ValueError):  # all that Python's parser refuses otherwise
+        most = sys.get_int_max_str_digits()
+        return f"the request is no JSON that can be read: a number has more than {most} digits; send a smaller one"
+    return None
 
 
 def _what_is_invalid(error: RequestValidationError) -> tuple[int, str]:

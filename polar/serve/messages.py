@@ -2,7 +2,22 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+
+def _whole(text: str) -> str:
+    """Refuse what JSON can spell although it is no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        place = {"place": error.start + 1}
+        line = "character {place} is half of a surrogate pair, which is no text: send both halves"
+        raise PydanticCustomError("half_character", line, place) from None
+    return text
+
+
+_Text = Annotated[str, AfterValidator(_whole)]
 
 
 class _Message(BaseModel):
@@ -12,7 +27,7 @@ class _Message(BaseModel):
 class PlainRequest(_Message):
     """A text of the model, without a message."""
 
-    prompt: str = Field(description="What the text continues; may be empty.")
+    prompt: _Text = Field(description="What the text continues; may be empty.")
     tokens: int = Field(200, ge=1, description="Tokens of the text, before its last sentence ends.")
     temperature: float = Field(0.7, gt=0, le=100, description="tau of softmax(logits / tau).")
     top_p: float = Field(1.0, gt=0, le=1, description="Only the likeliest tokens of this total probability are said.")
@@ -21,14 +36,14 @@ class PlainRequest(_Message):
 class EmbedRequest(PlainRequest):
     """A text with a message in it: give `message` or `message_bits`."""
 
-    message: str | None = Field(None, description="Text whose UTF-8 has exactly payload_bits bits.")
-    message_bits: str | None = Field(None, description="Exactly payload_bits zeros and ones.")
+    message: _Text | None = Field(None, description="Text whose UTF-8 has exactly payload_bits bits.")
+    message_bits: _Text | None = Field(None, description="Exactly payload_bits zeros and ones.")
 
 
 class TextRequest(_Message):
     """A text to be read."""
 
-    text: str = Field(description="As it was received: copied, quoted, edited, inside other text.")
+    text: _Text = Field(description="As it was received: copied, quoted, edited, inside other text.")
 
 
 class PlainText(_Message):

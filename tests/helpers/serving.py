@@ -36,7 +36,7 @@ def serving(folder: Path, arguments: Sequence[str] = ()) -> Iterator[str]:
         assert errors is not None
         try:
             line = errors.readline()
-            assert line.startswith("serving on http://127.0.0.1:"), line + errors.read()
+            assert line.startswith("serving on http://"), line + errors.read()
             yield line.split()[2]
         finally:
             os.killpg(server.pid, signal.SIGINT)  # as a terminal does: to the processes of the server too

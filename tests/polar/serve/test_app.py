@@ -1,13 +1,21 @@
 """The paths of the server, with a small model and its real processes."""
 
 import json
+import multiprocessing
+import os
 import re
+import signal
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from repository import ROOT
 from serving import KEY, write_small_lm
 from starlette.testclient import TestClient
 
-from polar.serve.app import LOCAL, make_app
+from polar.serve.app import make_app
+from polar.serve.hosts import LOCAL
 from polar.serve.options import Serve, ServeLimits
 from polar.serve.reading import ReaderSetup, read_message
 from polar.serve.service import Service
@@ -162,13 +170,16 @@ def test_texts_without_a_mark_are_no_trouble(client, path, text):
     [
         (b"", 422, "required"),
         (b"\xff\xfe\x00\x01", 400, "no JSON"),
-        (b"\x80\x81\x82", 400, "pars|no JSON"),
+        (b"\x80\x81\x82", 400, "byte 1 is no UTF-8; send UTF-8"),
         (b"not json", 400, "no JSON"),
         (b'{"text": ', 400, "no JSON"),
         (b"[1, 2]", 422, "JSON object"),
         (b"null", 422, "JSON object|required"),
         (b'{"unknown": 1}', 422, "required"),
-        (b"[" * 5000, 400, "pars|no JSON"),
+        ('{"text": "é"}'.encode("latin-1"), 400, "byte 11 is no UTF-8; send UTF-8"),
+        (b"[" * 5000, 400, "nested too deeply; send one object"),
+        (b"[" * 15_000, 400, "nested too deeply; send one object"),
+        (b'{"tokens": %s}' % (b"1" * 6000), 400, r"more than \d+ digits; send a smaller one"),
         (b" " * 100_000, 413, "bytes"),
     ],
 )
@@ -206,11 +217,31 @@ def test_orders_that_cannot_be_met_are_refused_in_a_line(client, change, says):
     assert re.search(says, line), line
 
 
-def test_halves_of_letters_and_numbers_that_are_none_are_refused(client):
-    headers = {"Content-Type": "application/json"}
-    refused(client.post("/decode", content=b'{"text": "\\ud800"}', headers=headers), 422)
+@pytest.mark.parametrize(
+    ("path", "name", "order"),
+    [
+        ("/decode", "text", {}),
+        ("/detect", "text", {}),
+        ("/plain", "prompt", {}),
+        ("/embed", "prompt", {"message": "x"}),
+        ("/embed", "message", {"prompt": ""}),
+        ("/embed", "message_bits", {"prompt": ""}),
+    ],
+)
+def test_halves_of_letters_are_refused_by_their_place(client, path, name, order):
+    content = json.dumps({**order, name: "ab\ud800c"}).encode()
+    line = refused(client.post(path, content=content, headers={"Content-Type": "application/json"}), 422)
+    assert line.startswith(f"{name}: character 3 is half of a surrogate pair")
+
+
+def test_names_that_are_no_text_are_refused(client):
+    content = b'{"text": "a", "\\ud800": 1}'
+    refused(client.post("/decode", content=content, headers={"Content-Type": "application/json"}), 422)
+
+
+def test_numbers_that_are_none_are_refused(client):
     order = json.dumps(ORDER).replace("1.0", "NaN").encode()
-    refused(client.post("/embed", content=order, headers=headers), 422)
+    refused(client.post("/embed", content=order, headers={"Content-Type": "application/json"}), 422)
 
 
 def test_texts_that_are_too_long_are_refused(client):
@@ -237,12 +268,69 @@ def test_unknown_paths_and_methods_are_refused_in_a_line(client):
     refused(client.get("/nothing"), 404)
     refused(client.get("/decode"), 405)
     refused(client.get("/page/../../app.py"), 404)
+    for path in ("/decode/", "/status/", "/page", "/docs/"):
+        refused(client.get(path, follow_redirects=False), 404)
 
 
-def test_a_local_server_answers_to_no_other_name(lm_folder, tmp_path):
-    with client_of(lm_folder, tmp_path / "nonces", LIMITS, hosts=LOCAL) as client:
-        assert client.get("/status", headers={"Host": "rebound.example"}).status_code == 400
-        assert client.get("/status", headers={"Host": "localhost:8000"}).status_code == 200
+def test_a_failure_of_the_server_is_said_in_a_line(lm_folder, tmp_path):
+    with client_of(lm_folder, tmp_path / "nonces", LIMITS) as client:
+
+        async def fail():
+            raise KeyError("a mistake")
+
+        client.app.add_api_route("/fail", fail)
+        line = refused(client.get("/fail"), 500)
+        assert "mistake" not in line
+
+
+def test_a_text_whose_reader_was_killed_is_refused_and_the_next_is_read(lm_folder, tmp_path):
+    limits = ServeLimits(most_characters=20_000)
+    with client_of(lm_folder, tmp_path / "nonces", limits) as client, ThreadPoolExecutor(1) as thread:
+        before = set(multiprocessing.active_children())
+        answer = thread.submit(client.post, "/decode", json={"text": "th e" * 5000})
+        while not answer.done():
+            for reader in set(multiprocessing.active_children()) - before:
+                os.kill(reader.pid, signal.SIGKILL)
+            time.sleep(0.01)
+        assert "try again" in refused(answer.result(), 503)
+        assert answer.result().headers["Retry-After"]
+        while (after := client.post("/detect", json={"text": "word"})).status_code == 503:
+            pass
+        assert after.status_code == 200
+
+
+@pytest.fixture(scope="module")
+def local_client(lm_folder, tmp_path_factory):
+    ledger = tmp_path_factory.mktemp("local") / "nonces"
+    with client_of(lm_folder, ledger, LIMITS, hosts=LOCAL) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost:8000", "LocalHost", "127.0.0.1:8000", "127.0.0.1", "[::1]:8130", "[::1]", "[0:0:0:0:0:0:0:1]:8130"],
+)
+def test_a_local_server_answers_to_all_names_of_the_machine_itself(local_client, host):
+    assert local_client.get("/status", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "rebound.example",
+        "rebound.example:8000",
+        "localhost.rebound.example:8000",
+        "rebound.example:localhost",
+        "[::2]:8000",
+        "[::1",
+        "::1",
+        "localhost:80:80",
+        "",
+    ],
+)
+def test_a_local_server_answers_to_no_other_name(local_client, host):
+    line = refused(local_client.get("/status", headers={"Host": host}), 400)
+    assert "write one of 127.0.0.1, [::1], localhost in the address" in line
 
 
 def test_the_page_and_the_interface_need_nothing_from_elsewhere(client):
@@ -256,7 +344,10 @@ def test_the_page_and_the_interface_need_nothing_from_elsewhere(client):
 
 
 def test_the_interface_is_described(client):
-    paths = client.get("/openapi.json").json()["paths"]
+    description = client.get("/openapi.json").json()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (description["info"]["title"], description["info"]["version"]) == (project["name"], project["version"])
+    paths = description["paths"]
     assert set(paths) == {"/status", "/embed", "/plain", "/decode", "/detect"}
     schema = paths["/decode"]["post"]["responses"]["422"]["content"]["application/json"]["schema"]
     assert schema["$ref"].endswith("/ProblemBody")
@@ -276,6 +367,8 @@ def test_status_says_what_the_server_takes(client):
         ({"payload_bits": 0}, "payload_bits=0"),
         ({"limits": ServeLimits(most_characters=10**6)}, "most_characters=1000000"),
         ({"limits": ServeLimits(readers=0)}, "readers=0"),
+        ({"limits": ServeLimits(receiving_seconds=0.0)}, "receiving_seconds=0.0"),
+        ({"limits": ServeLimits(sending_seconds=0.0)}, "sending_seconds=0.0"),
     ],
 )
 def test_options_out_of_range_are_refused(change, says, tmp_path):

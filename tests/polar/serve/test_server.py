@@ -103,6 +103,31 @@ def test_a_body_that_does_not_come_is_not_waited_for(address):
         assert caller.recv(4096).startswith(b"HTTP/1.1 408 ")
 
 
+@pytest.mark.parametrize("sent", [b"", b"POST /decode HTTP/1.1\r\nHost: loc"], ids=["nothing", "half a header"])
+def test_headers_that_do_not_come_are_not_waited_for(address, sent):
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as caller:
+        caller.sendall(sent)
+        assert caller.recv(4096) == b""
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_a_server_at_the_own_ipv6_address_is_reached_by_what_it_says(tmp_path):
+    with serving(tmp_path, ["--host", "::1"]) as address:
+        assert address.startswith("http://[::1]:")
+        assert httpx2.get(f"{address}/status").status_code == 200
+        answer = httpx2.get(f"{address}/status", headers={"Host": "rebound.example"})
+        assert (answer.status_code, list(answer.json())) == (400, ["error"])
+
+
 def test_who_sends_a_body_that_is_too_long_is_answered_and_heard_out(address):
     """The connection ends behind the body, and is not reset while the client sends."""
     host, port = address.removeprefix("http://").split(":")
