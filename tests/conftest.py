@@ -63,14 +63,13 @@ def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """What libraries leave in the temporary folder, such as Stable-Baselines3's log folders, goes with the tests'."""
     # multiprocessing removes its folder itself, after pytest removed those of the tests.
     multiprocessing.util.get_temp_dir()
-    before, named = tempfile.tempdir, os.environ.get("TMPDIR")
-    tempfile.tempdir = os.environ["TMPDIR"] = str(tmp_path_factory.mktemp("temporary"))
-    yield
-    tempfile.tempdir = before
-    if named is None:
-        del os.environ["TMPDIR"]
-    else:
-        os.environ["TMPDIR"] = named
+    folder = str(tmp_path_factory.mktemp("temporary"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", folder)
+        patch.setenv("TMPDIR", folder)
+        # Kernels that torch compiled under other settings of the processor would be taken again, and abort.
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", os.path.join(folder, "kernels"))
+        yield
 
 
 @pytest.fixture(scope="session")
