@@ -157,14 +157,17 @@ def settings_fingerprint(run: RunFolder) -> str:
     return fingerprint({}, {"settings": fixed, "tree_fingerprint": config["tree_fingerprint"]})
 
 
-def check_settings(run: RunFolder) -> None:
+def check_settings(run: RunFolder, meta: Any) -> None:
     """Check that the configuration has the settings that the checkpoint was made with; iterations may be others.
 
+    Args:
+        run: the run.
+        meta: what `load_checkpoint` gives beside the tensors.
+
     Raises:
-        FileNotFoundError: the run has no checkpoint.
-        ValueError: it has others, or one of the two files is damaged or of another version.
+        ValueError: it has others, `meta` is damaged, or the configuration is, or is of another version.
     """
-    about = read_about(load_checkpoint(run)[1], run.checkpoint)
+    about = read_about(meta, run.checkpoint)
     if about.settings != settings_fingerprint(run):
         raise ValueError(
             f"{run.config} was changed: its settings are not those that {run.checkpoint.name} was made with: put the "

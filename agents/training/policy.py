@@ -40,8 +40,8 @@ def load_policy(source: Path | str) -> TrainedPolicy:
     learner = agent_of(settings.agent).learner(problem, objective_of(settings, problem), settings)
     if not learner.generalises:
         return table_policy(load_law(folder.law, problem.tree))
-    check_settings(folder)
-    tensors, _ = load_checkpoint(folder)
+    tensors, meta = load_checkpoint(folder)
+    check_settings(folder, meta)
     best = under("best", tensors)
     learner.restore({name: value for name, value in tensors.items() if not name.startswith("best.")}, folder.checkpoint)
     if best:

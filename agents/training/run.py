@@ -16,6 +16,7 @@ from agents.common.runs import (
     create_run,
     discarded_on_failure,
     end_of_resumed,
+    load_checkpoint,
     locked,
     read_config,
 )
@@ -122,7 +123,7 @@ def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> 
             raise ValueError(f"{path} was started with {field.name}={before}, not {now}: leave it out to go on")
     folder = RunFolder(path)
     if folder.checkpoint.is_file():
-        check_settings(folder)
+        check_settings(folder, load_checkpoint(folder)[1])
     if AGENTS[settings.agent].exact and folder.law.exists():
         raise ValueError(f"{path} was made by the {settings.agent}, which has nothing to resume: start a new run")
     settings.check()

@@ -9,7 +9,7 @@ import uvicorn
 
 from polar.serve.app import make_app
 from polar.serve.connections import connection_within
-from polar.serve.hosts import LOCAL
+from polar.serve.hosts import LOCAL, in_address
 from polar.serve.options import Serve
 from polar.serve.reading import ReaderSetup
 from polar.serve.service import Service
@@ -47,13 +47,13 @@ def serve(options: Serve, key: Key) -> None:
         ValueError, OSError: as `open_service` does; or nothing can be listened at there.
     """
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    with naming(Path(_place(options.host, options.port))):
+    with naming(Path(f"{in_address(options.host)}:{options.port}")):
         listener = socket.create_server((options.host, options.port), family=family, backlog=128)
     with listener:
         host, port = listener.getsockname()[:2]
         local = ip_address(host).is_loopback
         app = make_app(open_service(options, key), options.limits, {*LOCAL, host} if local else None)
-        tell(f"serving on http://{_place(host, port)} (programs: /docs); Ctrl-C ends it")
+        tell(f"serving on http://{in_address(host)}:{port} (programs: /docs); Ctrl-C ends it")
         if not local:
             tell("anyone who reaches this address can write and read with the key")
         config = uvicorn.Config(
@@ -68,8 +68,3 @@ def serve(options: Serve, key: Key) -> None:
         )
         with suppress(KeyboardInterrupt):  # what uvicorn raises once it has ended well
             uvicorn.Server(config).run(sockets=[listener])
-
-
-def _place(host: str, port: int) -> str:
-    """Where the server listens, as in http://[::1]:8000: brackets keep the colons of IPv6 from the port's."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

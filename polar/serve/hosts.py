@@ -17,12 +17,17 @@ LOCAL = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<name>[^:]*))(?::[0-9]*)?")
 
 
+def in_address(host: str) -> str:
+    """A host as it stands in http://[::1]:8000: brackets keep the colons of IPv6 from the port's."""
+    return f"[{host}]" if ":" in host else host
+
+
 class KnownHosts:
     """Lets requests for one of `names` through to `app`, and refuses others."""
 
     def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
         self._app, self._names = app, {_shortest(name) for name in names}
-        known = ", ".join(sorted(f"[{name}]" if ":" in name else name for name in names))
+        known = ", ".join(sorted(map(in_address, names)))
         self._line = f"the server answers to other names: write one of {known} in the address"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

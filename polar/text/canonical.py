@@ -70,6 +70,12 @@ def decoded(data: bytes) -> str | None:
         return None
 
 
+def check_length(text: str, most: int) -> None:
+    """Raise ValueError for a text of more than `most` characters."""
+    if len(text) > most:
+        raise ValueError(f"a text of {len(text)} characters: at most {most} are read, give a part of it")
+
+
 def canonical_forms(data: bytes, prompt: str) -> list[bytes]:
     """What the sender may have written, if `data` is a copy of it: the text behind the prompt, the whole, and what
     begins at each paragraph; with HTML escapes, quotation marks of mail and typographic quotes undone, where there are
@@ -85,8 +91,7 @@ def canonical_forms(data: bytes, prompt: str) -> list[bytes]:
     text = decoded(data)
     if text is None:
         return []
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"a text of {len(text)} characters: at most {MOST_CHARACTERS} are read, give a part of it")
+    check_length(text, MOST_CHARACTERS)
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
     variants = [plain]
     for undo in (html.unescape, lambda text: QUOTE.sub("", text), lambda text: text.translate(TYPOGRAPHIC)):

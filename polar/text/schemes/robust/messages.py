@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from polar.text.canonical import QUOTE, TYPOGRAPHIC, canonical, decoded
+from polar.text.canonical import QUOTE, TYPOGRAPHIC, canonical, check_length, decoded
 from polar.text.decoding import Decoded
 from polar.text.framing import BitString, Message
 from polar.text.keys.key import Key
-from polar.text.schemes.robust.reader import Reading, Receiver, check_length
-from polar.text.schemes.robust.settings import RobustSettings
+from polar.text.schemes.robust.reader import Reading, Receiver
+from polar.text.schemes.robust.settings import MOST_CHARACTERS, RobustSettings
 from polar.text.settings import Settings
 from wm_env.lm.tokenizer import TextTokenizer
 
@@ -55,7 +55,7 @@ def plain_forms(text: str) -> list[str]:
     Raises:
         ValueError: the text is longer than `MOST_CHARACTERS`.
     """
-    check_length(text)
+    check_length(text, MOST_CHARACTERS)
     plain = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     undone = _HYPHENATED.sub("", QUOTE.sub("", html.unescape(plain))).translate(_PLAIN)
     undone = " " + canonical(_ESCAPED.sub(r"\1", _EMPHASIS.sub(r"\2", undone)))

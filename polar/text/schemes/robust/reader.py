@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from polar.text.canonical import check_length
 from polar.text.keys.key import Key
 from polar.text.schemes.robust.randomness import LANES, Randomness
 from polar.text.schemes.robust.reading.alignment import EDIT_MODELS, align, start_law
@@ -174,7 +175,7 @@ class Receiver:
         return Reading(score, min(1.0, 2 * 2.0**-score), marked, spans, attempts=attempts)
 
     def _split(self, text: str) -> tuple[list[tuple[int, int]], SplitText]:
-        check_length(text)
+        check_length(text, MOST_CHARACTERS)
         tokens, spans = self._tokenizer.encode_with_spans(text)
         return spans, split_text(tokens, self._letters, self.settings.by_token)
 
@@ -196,12 +197,6 @@ class Receiver:
         stretch = Stretch(first, size, self.settings.payload_bits)
         begin = start_law(size, 0 if found.from_start else None)
         return Place(self._randomness, self._tables[find.table], text, stretch), begin
-
-
-def check_length(text: str) -> None:
-    """Raise ValueError for a text of more than `MOST_CHARACTERS`."""
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"a text of {len(text)} characters: at most {MOST_CHARACTERS} are read, give a part of it")
 
 
 def _score(founds: list[Found]) -> float:

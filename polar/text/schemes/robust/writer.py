@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from polar.text.keys.derivation import check_nonce
 from polar.text.keys.key import Key
 from polar.text.schemes.robust.randomness import Randomness, Words
 from polar.text.schemes.robust.reading.likelihood import race_times
@@ -45,8 +46,7 @@ class Writer:
     ) -> None:
         if len(payload) != settings.payload_bits or set(payload) - {0, 1}:
             raise ValueError(f"the payload must be {settings.payload_bits} zeros and ones, as payload_bits says")
-        if not 0 <= nonce < NONCES:
-            raise ValueError(f"nonce={nonce}: a number from 0 to {NONCES - 1} is needed")
+        check_nonce(nonce, NONCES)
         self._randomness = Randomness(key, settings.purpose)
         self._digests = self._randomness.digests(payload)
         self._levels = levels(settings.payload_bits)
