@@ -29,6 +29,7 @@ with quitting_on_interrupt(__name__):
     from agents.primal_dual.algorithm import AutogradLagrangian, PrimalDual, initial_policy
     from agents.primal_dual.closed_form import ClosedFormLagrangian
     from agents.primal_dual.settings import LearnerSettings
+    from wm_env.common.foreign.devices import usable_device
     from wm_env.criteria.objectives import Objective, make_objective
     from wm_env.problem import Problem
     from wm_env.synthetic import synthetic_tree
@@ -59,8 +60,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the initial policy")
     options = parser.parse_args()
     within(options, threads=(1, 1024), labels=(2, 256), rounds=MANY, iterations=(0, 10**9), seed=SEEDS)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("no CUDA device is there: use --device cpu")
+    usable_device(options.device)
     torch.set_num_threads(options.threads)
     hardware = torch.cuda.get_device_name() if options.device == "cuda" else f"{platform.machine()} CPU"
     print(f"{hardware}, {options.threads} threads, torch {torch.__version__}, {datetime.date.today()}\n")

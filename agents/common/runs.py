@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agents.common.checkpoints import read_about
+from agents.common.checkpoints import CheckpointHeader, read_about
 from agents.common.settings import RunSettings
 from wm_env.common.command import say
 from wm_env.common.files import fingerprint, locked_folder, read_json, write_atomically, write_json
@@ -157,43 +157,34 @@ def settings_fingerprint(run: RunFolder) -> str:
     return fingerprint({}, {"settings": fixed, "tree_fingerprint": config["tree_fingerprint"]})
 
 
-def check_settings(run: RunFolder, meta: Any) -> None:
-    """Check that the configuration has the settings that the checkpoint was made with; iterations may be others.
-
-    Args:
-        run: the run.
-        meta: what `load_checkpoint` gives beside the tensors.
+def save_checkpoint(run: RunFolder, tensors: Mapping[str, Tensor], about: CheckpointHeader) -> None:
+    """Write named tensors and the header, in place of the checkpoint before.
 
     Raises:
-        ValueError: it has others, `meta` is damaged, or the configuration is, or is of another version.
+        OSError: the folder cannot be written.
     """
+    arrays = {name: value.detach().cpu().numpy() for name, value in tensors.items()}
+    write_atomically(run.checkpoint, lambda path: write_tensors(path, CHECKPOINT_FORMAT, arrays, asdict(about)))
+
+
+def load_checkpoint(run: RunFolder) -> tuple[dict[str, Tensor], CheckpointHeader]:
+    """The checkpoint of a run, made with the settings of its configuration; iterations may be others.
+
+    Another program may have written the tensors: `agents.common.checkpoints` checks them.
+
+    Raises:
+        FileNotFoundError: the run has no checkpoint.
+        ValueError: the checkpoint is damaged, of another version or made with other settings, or the configuration is
+            damaged or of another version.
+    """
+    arrays, meta = read_tensors(run.checkpoint, CHECKPOINT_FORMAT)
     about = read_about(meta, run.checkpoint)
     if about.settings != settings_fingerprint(run):
         raise ValueError(
             f"{run.config} was changed: its settings are not those that {run.checkpoint.name} was made with: put the "
             "file back as it was, or start a new run"
         )
-
-
-def save_checkpoint(run: RunFolder, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Write named tensors and JSON metadata, in place of the checkpoint before.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
-    arrays = {name: value.detach().cpu().numpy() for name, value in tensors.items()}
-    write_atomically(run.checkpoint, lambda path: write_tensors(path, CHECKPOINT_FORMAT, arrays, dict(meta)))
-
-
-def load_checkpoint(run: RunFolder) -> tuple[dict[str, Tensor], Any]:
-    """What `save_checkpoint` wrote, or another program: `agents.common.checkpoints` checks what is in it.
-
-    Raises:
-        FileNotFoundError: the run has no checkpoint.
-        ValueError: it is damaged or of another version.
-    """
-    arrays, meta = read_tensors(run.checkpoint, CHECKPOINT_FORMAT)
-    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}, meta
+    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}, about
 
 
 def versions() -> dict[str, str]:

@@ -6,7 +6,7 @@ import time
 
 from torch import Tensor
 
-from agents.common.checkpoints import Best, CheckpointHeader, check_best, checked, like, read_about, under
+from agents.common.checkpoints import Best, CheckpointHeader, check_best, checked, like, under
 from agents.common.evaluation import Evaluation, law_metrics, progress_line
 from agents.common.interrupts import InterruptedRunError, Interrupts
 from agents.common.learner import Learner
@@ -194,7 +194,7 @@ class _Harness:
         if tensors := self.learner.state():
             tensors |= {f"best.{name}": value for name, value in self.parameters.items()}
             about = CheckpointHeader(self.made_with, self.log.fingerprint, self.best)
-            save_checkpoint(self.folder, tensors, dataclasses.asdict(about))
+            save_checkpoint(self.folder, tensors, about)
 
 
 def _is_worse(evaluation: Evaluation, log: TrainingLog) -> bool:
@@ -210,10 +210,9 @@ def _limits(problem: Problem, objective: Objective) -> dict[str, float]:
 def _restore(folder: RunFolder, learner: Learner) -> _Progress:
     """Put a learner where the checkpoint was taken; ValueError if an entry of it is wrong."""
     source = folder.checkpoint
-    tensors, meta = load_checkpoint(folder)
+    tensors, about = load_checkpoint(folder)
     of_best = {name: tensors.pop(name) for name in list(tensors) if name.startswith("best.")}
     fresh = learner.parameters()
-    about = read_about(meta, source)
     learner.restore(tensors, source)
     check_best(about.best, learner.iteration, source)
     of_best = checked(of_best, like(fresh, "best") if about.best is not None else {}, source)

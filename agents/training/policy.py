@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from agents.common.checkpoints import under
 from agents.common.learner import TrainedPolicy
-from agents.common.runs import RunFolder, check_settings, load_checkpoint, read_config
+from agents.common.runs import RunFolder, load_checkpoint, read_config
 from agents.common.table import agent_of
 from agents.training.run import objective_of, problem_of, read_settings
 from wm_env.env import CovertWatermarkEnv
@@ -40,8 +40,7 @@ def load_policy(source: Path | str) -> TrainedPolicy:
     learner = agent_of(settings.agent).learner(problem, objective_of(settings, problem), settings)
     if not learner.generalises:
         return table_policy(load_law(folder.law, problem.tree))
-    tensors, meta = load_checkpoint(folder)
-    check_settings(folder, meta)
+    tensors, _ = load_checkpoint(folder)
     best = under("best", tensors)
     learner.restore({name: value for name, value in tensors.items() if not name.startswith("best.")}, folder.checkpoint)
     if best:

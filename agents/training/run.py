@@ -12,7 +12,6 @@ from agents.common.evaluation import Evaluation
 from agents.common.runs import (
     RunFolder,
     check_names,
-    check_settings,
     create_run,
     discarded_on_failure,
     end_of_resumed,
@@ -24,6 +23,7 @@ from agents.common.settings import AgentSettings, RunSettings
 from agents.common.table import AGENTS, agent_of, run_settings_from_json
 from agents.training.loop import fit
 from wm_env.common.files import check_writable
+from wm_env.common.foreign.devices import usable_device
 from wm_env.common.foreign.torch_settings import usual_torch, with_gradients
 from wm_env.common.threads import torch_threads
 from wm_env.criteria.costs import cost_of
@@ -65,7 +65,7 @@ def start_run(path: Path, settings: RunSettings, command: Sequence[str]) -> Run:
     settings.check()
     check_names(run=str(path), tree=settings.tree)
     check_writable(path, "choose another --run")
-    _check_device(settings)
+    usable_device(settings.device)
     whole = open_tree(settings.tree)
     rows = split_prompts(whole, settings.split)
     prompts = len(rows) if settings.prompts is None else settings.prompts
@@ -123,13 +123,13 @@ def resume_run(path: Path, started_with: RunSettings, settings: RunSettings) -> 
             raise ValueError(f"{path} was started with {field.name}={before}, not {now}: leave it out to go on")
     folder = RunFolder(path)
     if folder.checkpoint.is_file():
-        check_settings(folder, load_checkpoint(folder)[1])
+        load_checkpoint(folder)
     if AGENTS[settings.agent].exact and folder.law.exists():
         raise ValueError(f"{path} was made by the {settings.agent}, which has nothing to resume: start a new run")
     settings.check()
     check_names(run=str(path), tree=settings.tree)
     check_writable(path, "choose another --run")
-    _check_device(settings)
+    usable_device(settings.device)
     problem = problem_of(folder, settings, read_config(folder)["tree_fingerprint"])
     _check_discount(settings, problem)
     for file in (folder.law, folder.checkpoint, folder.summary, folder.metrics):
@@ -187,11 +187,6 @@ def _with_constants(settings: RunSettings) -> RunSettings:
 def objective_of(settings: RunSettings, problem: Problem) -> Objective:
     """The objective of a run."""
     return make_objective(settings.objective, problem.tree.block_length, settings.labels, settings.bits_of_message)
-
-
-def _check_device(settings: RunSettings) -> None:
-    if settings.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device=cuda: no CUDA device is there: use --device cpu")
 
 
 def _check_discount(settings: RunSettings, problem: Problem) -> None:

@@ -3,6 +3,7 @@ import json
 import pytest
 import torch
 
+from agents.common.checkpoints import Best, CheckpointHeader
 from agents.common.runs import (
     create_run,
     last_folder,
@@ -10,6 +11,7 @@ from agents.common.runs import (
     next_folder,
     read_config,
     save_checkpoint,
+    settings_fingerprint,
 )
 from agents.common.table import preset, run_settings_from_json
 from wm_env.tree import load_tree
@@ -91,9 +93,10 @@ def test_checkpoint_round_trip_and_damage(tmp_path, small_tree):
     with pytest.raises(FileNotFoundError, match="no such covert-watermark checkpoint"):
         load_checkpoint(run)
     tensors = {"a": torch.randn(3, 2, dtype=torch.float32), "b": torch.tensor([7])}
-    save_checkpoint(run, tensors, {"best_rate": 1.5})
-    loaded, meta = load_checkpoint(run)
-    assert meta == {"best_rate": 1.5}
+    about = CheckpointHeader(settings_fingerprint(run), "of the rows", Best(3, 1.5))
+    save_checkpoint(run, tensors, about)
+    loaded, header = load_checkpoint(run)
+    assert header == about
     for name, value in tensors.items():
         assert torch.equal(loaded[name], value)
         assert loaded[name].dtype == value.dtype

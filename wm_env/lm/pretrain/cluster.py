@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from wm_env.common.foreign.devices import usable_device
 from wm_env.lm.torchrun import world_size
 
 
@@ -34,13 +35,11 @@ class Cluster:
             device: "cpu", "cuda", or "auto" for CUDA where there is one.
 
         Raises:
-            ValueError: "cuda" is asked for and there is none.
+            ValueError: as `usable_device`.
         """
-        if device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("no CUDA device is available: choose device cpu")
         kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         size = world_size()
-        place = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")) if kind == "cuda" else 0)
+        place = usable_device(torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")) if kind == "cuda" else 0))
         if kind == "cuda":
             torch.cuda.set_device(place)
         if size == 1:
