@@ -264,7 +264,9 @@ def write_rows(path: Path, rows: list[Row], rules: Sequence[str]) -> None:
 
 
 def table(rows: list[Row], rules: Sequence[str]) -> Iterator[str]:
-    """Medians over problems of the means over seeds."""
+    """Medians over problems of the means over seeds; of the runs over the limit the share of all, and of steps the
+    median of the runs that got there.
+    """
     columns = (
         "rule",
         "gap of the last iterate, %",
@@ -298,7 +300,7 @@ def table(rows: list[Row], rules: Sequence[str]) -> Iterator[str]:
 
 
 def draw(rows: list[Row], rules: Sequence[str], path: Path) -> None:
-    """Best gap within the limit against the mean violation, one mark per rule and problem."""
+    """Boxes of all runs of each rule: the gap that the best iterate within the limit left, and the last violation."""
     from matplotlib import pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5), constrained_layout=True)
@@ -307,13 +309,17 @@ def draw(rows: list[Row], rules: Sequence[str], path: Path) -> None:
     remaining = [[100 * row.best_gap / row.cover_gap for row in rows if row.rule == rule] for rule in names]
     violations = [[100 * row.violation / limits[row.problem] for row in rows if row.rule == rule] for rule in names]
     for axes, values, title in (
-        (left, remaining, "gap that is left, % of the cover's gap\n(best iterate within the limit)"),
-        (right, violations, "violation of the last iterate, % of the limit"),
+        (left, remaining, "gap that is left, % of the cover's gap: best iterate within the limit\n(logarithmic axis)"),
+        (right, violations, "violation of the last iterate, % of the limit\n(logarithmic axis, linear below 1)"),
     ):
         axes.boxplot(values, orientation="horizontal", tick_labels=names, showfliers=True, flierprops={"markersize": 3})
         axes.set_xlabel(title)
         axes.set_xscale("symlog", linthresh=1)
         axes.invert_yaxis()
+    runs = max(map(len, remaining), default=0)
+    figure.suptitle(
+        f"{runs} runs a rule; line: median, box: quartiles, whiskers: runs within 1.5 box lengths; lower is better"
+    )
     save_figure(figure, path)
 
 

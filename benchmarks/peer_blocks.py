@@ -145,7 +145,7 @@ def paper_code(tree: StateTree, bits: int, budget: float) -> Coded:
     """The paper's recipe: the law of the highest Gelfand-Pinsker rate, then a polar code cut out of it."""
     begin = time.process_time()
     planned = plan(tree, budget * len(tree.blocks))
-    return _polar(tree, planned.law, KeySchedule(bits, bits), "GP plan + polar (paper)", begin)
+    return _polar(tree, planned.law, KeySchedule(bits, bits), "GP plan + polar", begin)
 
 
 def _polar(tree: StateTree, law: JointLaw, schedule: KeySchedule, name: str, begin: float) -> Coded:

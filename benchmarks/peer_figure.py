@@ -12,7 +12,7 @@ from wm_env.common.figures import COLOURS, new_figure, save_figure
 _STYLES = {
     "coded plan + polar": (0, "o", "-"),
     "coded plan + polar, 4 dither bits": (0, "s", "--"),
-    "GP plan + polar (paper)": (7, "*", "-"),
+    "GP plan + polar": (7, "*", "-"),
     "iMEC": (1, "^", "-"),
     "OD-Stega + iMEC": (1, "v", "--"),
     "SparSamp": (2, "D", "-"),

@@ -152,7 +152,7 @@ def compare_blocks(options: Options) -> None:
     print(f"\nFigure: {options.figure}")
 
 
-FIGURE_ORIGINS = ("coded plan + polar", "GP plan + polar (paper)")
+FIGURE_ORIGINS = ("coded plan + polar", "GP plan + polar")
 """Schemes whose curve over the budget begins at 0."""
 
 

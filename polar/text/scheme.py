@@ -80,10 +80,13 @@ class VariationBound:
     given: str = ""
 
     def __str__(self) -> str:
-        bound = f"TV to {self.reference} at most {self.variation:.3g}{' (97.5 % confidence)' * self.estimated}"
-        if not self.given:
-            return bound if self.variation else f"exactly {self.reference}"
-        return f"exactly {self.reference} of {self.given}; {bound} in the mean over texts"
+        bound = f"TV to {self.reference} at most"
+        if self.given:
+            mean = f"the mean over texts of a number that is {self.variation:.3g} here"
+            return f"exactly {self.reference} of {self.given}; {bound} {mean}"
+        if self.variation == 0:
+            return f"exactly {self.reference}"
+        return f"{bound} {self.variation:.3g}{' (97.5 % confidence)' * self.estimated}"
 
 
 @dataclass(frozen=True)

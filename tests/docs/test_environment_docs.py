@@ -5,11 +5,12 @@ import re
 import pytest
 import torch
 from repository import ROOT
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from wm_env.env import CovertWatermarkEnv
 
 PAGE = (ROOT / "docs" / "using_the_environment.md").read_text(encoding="utf-8")
-FIRST, POLICIES, COPIES, TEXTS, TRAINING = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
+FIRST, POLICIES, COSTS, COPIES, TEXTS, TRAINING = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
 
 
 @pytest.fixture
@@ -39,6 +40,16 @@ def test_the_table_of_policies_is_what_its_snippet_prints(run):
     documented = [row.split("|")[2:4] for row in table.group().strip().splitlines()[2:]]
     printed = [line.split()[1:] for line in run(POLICIES)]
     assert [[value.strip() for value in row] for row in documented] == printed
+
+
+def test_costs_of_another_library_are_logged(run, tmp_path):
+    run(COSTS)
+    (folder,) = (tmp_path / "runs" / "sb3").iterdir()
+    events = EventAccumulator(str(folder)).Reload()
+    costs = [scalar.value for scalar in events.Scalars("rollout/ep_cost_mean")]
+    # Four rollouts of almost uniform laws, which cost more than the limit of 0.1, at most 1 a block.
+    assert len(costs) == 4
+    assert all(0.1 < cost < 2 for cost in costs)
 
 
 def test_many_copies_are_stepped(run):
