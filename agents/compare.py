@@ -188,7 +188,7 @@ def compare_figure(tree: StateTree, gamma: float, cost: Cost, groups: Sequence[G
     )
     unit = cost.unit and f" ({cost.unit})"
     for axes, what in ((rates, "rate of the law, bits per token"), (costs, f"{cost.title}{unit}, sum over blocks")):
-        axes.set_xlabel("iterations of Algorithm 1, rollouts of PPO")
+        axes.set_xlabel("iterations (of PPO: rollouts)")
         axes.set_ylabel(what)
         axes.legend(loc="best", fontsize=8, frameon=False)
     plane.set_xlabel(f"{cost.title}{unit}, sum over blocks")

@@ -28,9 +28,9 @@ _OWN_LIMIT = {
     "markersize": 22,
     "markeredgewidth": 2,
     "linewidth": 1,
-    "label": "no code of one block is below, at the same TV",
+    "label": "limit of all codes of one block at this TV",
 }
-_ZERO_LIMIT = {"color": "grey", "linestyle": ":", "linewidth": 1.5, "label": "best possible at total variation 0"}
+_ZERO_LIMIT = {"color": "grey", "linestyle": ":", "linewidth": 1.5, "label": "limit at TV 0"}
 
 _LEAST_ERROR = 1e-3
 """The error axis reaches at least so far: rounding errors of an exact zero are not to fill it."""
@@ -144,7 +144,7 @@ def variation_figure(points: Sequence[OperatingPoint], block_length: int, title:
     axes.set_xlabel("keys per block (number)")
     axes.set_ylabel("total variation per block (mean over messages)")
     axes.set_ylim(bottom=0)
-    _legend(axes)
+    _legend(axes, "key bits beyond the message: frozen, they fix positions of V; dither, they shift the draw")
     return figure
 
 
@@ -166,6 +166,14 @@ def one_key_points(points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
     return [point for point in points if (point.keys, point.surplus_key) == chosen[point.message_bits]]
 
 
-def _legend(axes: Axes) -> None:
+def _legend(axes: Axes, title: str | None = None) -> None:
     """Above the axes, where it hides no curve."""
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=8, frameon=False)
+    axes.legend(
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        ncols=2,
+        fontsize=8,
+        frameon=False,
+        title=title,
+        title_fontsize=8,
+    )

@@ -61,8 +61,8 @@ def test_limit_of_the_error_figure_is_that_of_the_variation_which_the_code_spend
     assert list(own.get_ydata()) == [LIMITS[bits].bit_error(spent[bits]) for bits in (1, 2)]
     assert list(at_zero.get_ydata()) == [LIMITS[bits].bit_error(0) for bits in (1, 2)]
     assert (own.get_label(), at_zero.get_label()) == (
-        "no code of one block is below, at the same TV",
-        "best possible at total variation 0",
+        "limit of all codes of one block at this TV",
+        "limit at TV 0",
     )
     for curve in curves:
         assert (np.asarray(curve.get_ydata()) >= np.asarray(own.get_ydata()) - 1e-12).all()
