@@ -2,6 +2,7 @@
 
     python benchmarks/embedding.py round-trips --count 1000
     python benchmarks/embedding.py efficiency --count 40 --size 16
+    python benchmarks/embedding.py form --count 100 --size 10 --temperature 0.7
     python benchmarks/embedding.py law --count 10000
     python benchmarks/embedding.py wrong-keys --count 10000
     python benchmarks/embedding.py plain-texts --count 10000
@@ -69,7 +70,7 @@ class Options:
     """What is measured, and on how much."""
 
     what: tyro.conf.Positional[
-        Literal["round-trips", "efficiency", "law", "wrong-keys", "plain-texts", "edits", "blocks"]
+        Literal["round-trips", "efficiency", "form", "law", "wrong-keys", "plain-texts", "edits", "blocks"]
     ]
     """The measurement; see above."""
     count: int
@@ -211,6 +212,25 @@ def report_efficiency(bench: Bench, tally: Tally) -> str:
     )
 
 
+def form(bench: Bench, number: int) -> Tally:
+    """What its form costs a text with a random message of `size` bytes, to the end of the sentence; see
+    `VariationBound.variation`.
+    """
+    rng = bench.rng(number)
+    sent = embed_with_retries(bench.channel(number), rng.bytes(bench.options.size), draw_key(rng), range(ATTEMPTS))
+    return {"texts": 1, "tokens": len(sent.tokens), "cost": sent.cost.variation, "square": sent.cost.variation**2}
+
+
+def report_form(bench: Bench, tally: Tally) -> str:
+    """The mean, which bounds the total variation, with its standard error."""
+    texts, mean = tally["texts"], tally["cost"] / tally["texts"]
+    error = math.sqrt(max(0.0, tally["square"] / texts - mean**2) / max(1, texts - 1))
+    return (
+        f"{texts} texts of {tally['tokens'] / texts:.0f} tokens, temperature {bench.options.temperature:g}, form "
+        f"{bench.options.form}: TV to the model's law at most {mean:.3f}, standard error {error:.3f}"
+    )
+
+
 class BriefSender(ArithmeticSender):
     """Is done after so many bytes that two tokens have ended, however long they are."""
 
@@ -347,6 +367,7 @@ class Measurement:
 MEASUREMENTS = {
     "round-trips": Measurement(round_trip, report_round_trips),
     "efficiency": Measurement(efficiency, report_efficiency),
+    "form": Measurement(form, report_form),
     "law": Measurement(law, report_law),
     "wrong-keys": Measurement(wrong_key, report_alarms),
     "plain-texts": Measurement(plain_text, report_alarms),
