@@ -30,6 +30,8 @@ BYTE_ORDER_MARK = "\ufeff"
 _PARAGRAPH = re.compile(r"\n\s*\n")
 QUOTE = re.compile(r"^[ \t]*(?:>[ \t]?)+", re.MULTILINE)
 """Marks of quotation in front of the lines of a mail."""
+_BROKEN = re.compile(r"(?<=\w)-[ \t]*\n[ \t]*(?=\w)")
+"""A hyphen at the end of a line, which wrapping put there inside a word with a hyphen."""
 TYPOGRAPHIC = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "\u2011": "-"})
 """What word processors put in the place of plain characters, and those."""
 
@@ -78,8 +80,8 @@ def check_length(text: str, most: int) -> None:
 
 def canonical_forms(data: bytes, prompt: str) -> list[bytes]:
     """What the sender may have written, if `data` is a copy of it: the text behind the prompt, the whole, and what
-    begins at each paragraph; with HTML escapes, quotation marks of mail and typographic quotes undone, where there are
-    any; each with a space in front and without.
+    begins at each paragraph; with HTML escapes, quotation marks of mail, breaks behind hyphens and typographic quotes
+    undone, where there are any; each with a space in front and without.
 
     Args:
         data: the file.
@@ -94,7 +96,12 @@ def canonical_forms(data: bytes, prompt: str) -> list[bytes]:
     check_length(text, MOST_CHARACTERS)
     plain = text.replace("\r\n", "\n").replace("\r", "\n")
     variants = [plain]
-    for undo in (html.unescape, lambda text: QUOTE.sub("", text), lambda text: text.translate(TYPOGRAPHIC)):
+    for undo in (
+        html.unescape,
+        lambda text: QUOTE.sub("", text),
+        lambda text: _BROKEN.sub("-", text),
+        lambda text: text.translate(TYPOGRAPHIC),
+    ):
         variants += [other for variant in variants if (other := undo(variant)) not in variants]
     found: dict[str, None] = {}  # in the order in which they are tried
     for start in _starts(variants, canonical(prompt)):

@@ -30,6 +30,7 @@ class Decoded:
             it, in [0, 1]. Valid for whatever texts, and conservative: at most a share x of them gets x or less.
         reason: why there is no message, empty if there is one.
         tried: number of nonces that were tried.
+        form: the form of the text that was read; empty if there is no message, or if the scheme reads any part of it.
     """
 
     message: Message | None
@@ -37,6 +38,7 @@ class Decoded:
     p_value: float
     reason: str = ""
     tried: int = 0
+    form: bytes = b""
 
 
 @usual_torch()
@@ -126,7 +128,7 @@ class Search:
                     if found.message is not None:
                         # Each attempt succeeds by chance with 2^-check_bits.
                         p_value = min(1.0, ways * attempts * 2.0**-self.settings.check_bits)
-                        return Decoded(found.message, nonce, p_value, tried=number)
+                        return Decoded(found.message, nonce, p_value, tried=number, form=form)
                     evidence, reason = max(evidence, found.log2_evidence), found.reason
         # Nothing read is no evidence.
         return Decoded(None, None, min(1.0, ways * max(walks, 1) * 2.0**-evidence), reason, len(tried))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from polar.text.canonical import canonical, canonical_prompt, decoded
 from polar.text.command_line.options import FIRST_NONCES, Decode, Detect, Embed, Model
 from polar.text.command_line.output import write_message, write_passage, write_text_sent
-from polar.text.decoding import Decoded, decode_with_record, decode_with_tokenizer
+from polar.text.decoding import Decoded, decode_with_record, decode_with_tokenizer, text_forms
 from polar.text.decoding import decode as decode_with_model
 from polar.text.framing import Message
-from polar.text.keys.derivation import text_hash, use_of
+from polar.text.keys.derivation import message_keys, text_hash
 from polar.text.keys.key import Key
 from polar.text.keys.ledger import NonceLedger, open_ledger
 from polar.text.keys.received import Seen, nonces_to_try, note_seen, read_seen, what_was_seen
@@ -64,10 +64,11 @@ def run_embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
             save_record(sent.record, options.record)
             tell(f"{options.record}: the record of the text, fingerprint {sent.record.fingerprint[:16]}")
         tell(sent.summary())
-        if is_new and not channel.settings.sender:
+        if is_new:
+            whose = f" who is called {channel.settings.sender}" * bool(channel.settings.sender)
             tell(
-                f"{options.ledger_file}: a new list of nonces; if this key is a copy, others may use the same ones: "
-                "give each holder of the key a --sender of its own"
+                f"{options.ledger_file}: a new list of nonces; another holder of the key{whose} may use the same ones: "
+                "give each holder a --sender of its own"
             )
         if sent.nonce >= FIRST_NONCES:
             otherwise = "" if options.record is None else " or the record"
@@ -129,7 +130,8 @@ def run_decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bo
     seen = read_seen(options.ledger_file)
     if options.nonce is None:
         count, limit = options.search or FIRST_NONCES, settings.scheme.nonce_limit
-        nonces = nonces_to_try(seen, settings.sender, count, _digest(text), limit)
+        forms = {_digest(form) for form in text_forms(text, prompt or "", settings)}
+        nonces = nonces_to_try(seen, settings.sender, count, forms, limit)
     else:
         nonces = [options.nonce]
     start, stack = process_time(), None
@@ -157,7 +159,9 @@ def run_decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bo
         return False
     tell(f"nonce {found.nonce}, p-value {found.p_value:.3g}")
     assert found.nonce is not None
-    new = Seen(settings.sender, found.nonce, use_of(settings, front).hex(), _digest(text))
+    keys = message_keys(key, found.nonce, settings, front)
+    message = keys.derive("message that was read", repr(found.message).encode()).hex()
+    new = Seen(settings.sender, found.nonce, keys.use.hex(), _digest(found.form or text), message)
     try:
         seen = note_seen(options.ledger_file, new, tell)
     except (OSError, ValueError) as error:

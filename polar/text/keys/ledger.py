@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO
 
 from polar.text.keys.key import NONCE_LIMIT
 from polar.text.keys.lock import lock_of, locked_ledger, open_lock
@@ -161,14 +161,18 @@ def _read_ledger(path: Path) -> set[int]:
         raise ValueError(f"{path} has several names (hard links), and nonces would be noted in one: remove the others")
     try:
         values = read_json(path)
-        if values.get("kind") in _EARLIER:
-            raise ValueError(f"{path} was written by {_EARLIER[values['kind']]}, as its key was: make a new key")
-        stored = read_as(_LedgerFile, values, path)
-        if wrong := [nonce for nonce in stored.used if not 0 <= nonce < NONCE_LIMIT]:
-            raise ValueError(f"{path}: nonce {wrong[0]} is none")
-        content = {"kind": stored.kind, "used": stored.used}
-        if stored.check != fingerprint({}, content):
-            raise ValueError(f"{path}: the nonces do not fit their check value")
-        return set(stored.used)
+        earlier = _EARLIER.get(str(values.get("kind")))
+        if earlier is None:
+            return _used_nonces(values, path)
     except ValueError as error:
         raise ValueError(f"{error}; this is not a ledger of nonces, or damaged: restore it, or use a new key") from None
+    raise ValueError(f"{path} was written by {earlier}, as its key was: make a new key")
+
+
+def _used_nonces(values: dict[str, Any], path: Path) -> set[int]:
+    stored = read_as(_LedgerFile, values, path)
+    if wrong := [nonce for nonce in stored.used if not 0 <= nonce < NONCE_LIMIT]:
+        raise ValueError(f"{path}: nonce {wrong[0]} is none")
+    if stored.check != fingerprint({}, {"kind": stored.kind, "used": stored.used}):
+        raise ValueError(f"{path}: the nonces do not fit their check value")
+    return set(stored.used)

@@ -1,6 +1,6 @@
 """The receiver's ledger: which messages were read with a key, so that a replay shows and a search knows where to go."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ from polar.text.keys.lock import locked_ledger
 from wm_env.common.files import link_target, read_json, write_json
 from wm_env.common.json_values import read_as
 
-_KIND = "covert-watermark messages read 1"
+_KIND = "covert-watermark messages read 2"
+_EARLIER = {"covert-watermark messages read 1": "version 0.3"}
 
 MOST_SEEN = 100_000
 """Entries that are kept, the latest."""
@@ -24,13 +25,15 @@ class Seen:
         sender: as in `Settings`.
         nonce: of the message.
         use: what the key was used for, in hex.
-        text: SHA-256 of what was read, in hex.
+        text: SHA-256 of the text in the form that was read, in hex.
+        message: what names the message to the owner of the key, and tells nothing to others, in hex.
     """
 
     sender: str
     nonce: int
     use: str
     text: str
+    message: str
 
 
 def seen_beside(key_file: Path) -> Path:
@@ -52,7 +55,9 @@ def read_seen(path: Path) -> tuple[Seen, ...]:
         raise FileExistsError(f"{path} is a folder, a device or a pipe: name another --ledger")
     try:
         values = read_json(path)
-        if values.get("kind") != _KIND:
+        if (kind := str(values.get("kind"))) in _EARLIER:
+            raise ValueError(f"{path} was written by {_EARLIER[kind]}")
+        if kind != _KIND:
             raise ValueError(f"{path} is no list of messages that were read")
         seen = read_as(tuple[Seen, ...], values.get("seen"), path, "seen")
         if wrong := [entry.nonce for entry in seen if not 0 <= entry.nonce < NONCE_LIMIT]:
@@ -85,21 +90,23 @@ def what_was_seen(seen: Sequence[Seen], new: Seen) -> str | None:
     earlier = [entry for entry in seen if (entry.use, entry.nonce) == (new.use, new.nonce)]
     if not earlier:
         return None
-    if new in earlier:
-        return f"nonce {new.nonce} was read before, in the same text"
-    return f"nonce {new.nonce} was read before in another text: somebody sent it again, or used the nonce twice"
+    if any(entry.message == new.message for entry in earlier):
+        return f"nonce {new.nonce} was read before, with the same message: in this text or in a copy of it"
+    return f"nonce {new.nonce} was read before, with another message: the sender used the nonce twice"
 
 
-def nonces_to_try(seen: Sequence[Seen], sender: str, count: int, text: str = "", limit: int = NONCE_LIMIT) -> list[int]:
+def nonces_to_try(
+    seen: Sequence[Seen], sender: str, count: int, texts: Collection[str] = (), limit: int = NONCE_LIMIT
+) -> list[int]:
     """`count` nonces that the next message of a sender may have: those above what was seen first, then those below.
 
     A quarter of them is below: fewer where there are no more, and more near `limit`, which is that of the scheme. If
-    `text`, a SHA-256 in hex, was read before, its nonces come first: a replay is found at once. They are the same
-    nonces in another order.
+    one of `texts`, SHA-256 in hex of the forms of a text, was read before, its nonces come first: a replay is found at
+    once. They are the same nonces in another order.
     """
     own = [entry for entry in seen if entry.sender == sender and entry.nonce < limit]
     following = max((entry.nonce for entry in own), default=-1) + 1
     above = min(max(-(-3 * count // 4), count - following), limit - following)
     window = [*range(following, following + above), *range(following - 1, following - 1 - (count - above), -1)]
-    replayed = {entry.nonce for entry in own if entry.text == text}
+    replayed = {entry.nonce for entry in own if entry.text in texts}
     return sorted(replayed.intersection(window), reverse=True) + [nonce for nonce in window if nonce not in replayed]

@@ -29,7 +29,7 @@ SETTINGS = {
     "block": Settings(Block(candidates=16), LAW),
     "parallel": Settings(Parallel(positions=8, hash_bits=2, effective_tokens=8.0, bit_error=0.05), LAW),
 }
-TOKENS = (*LETTERS, b"th", b"he", b"the", b"in", b"'", b'"', b"&")
+TOKENS = (*LETTERS, b"th", b"he", b"the", b"in", b"'", b'"', b"&", b"-")
 MERGES = ((b"t", b"h"), (b"h", b"e"), (b"th", b"e"), (b"i", b"n"))
 
 
@@ -49,6 +49,7 @@ COPIES = {
     .replace("\n", "\r\n"),
     "wrapped at 80": lambda text: textwrap.fill(text.strip(), 80, break_long_words=False, break_on_hyphens=False),
     "wrapped at 20": lambda text: textwrap.fill(text.strip(), 20, break_long_words=False, break_on_hyphens=False),
+    "wrapped at 20, behind hyphens too": lambda text: textwrap.fill(text.strip(), 20, break_long_words=False),
     "quoted mail": lambda text: textwrap.indent(
         textwrap.fill(text.strip(), 60, break_long_words=False, break_on_hyphens=False), "> "
     ),

@@ -166,7 +166,7 @@ def test_nonces_that_robust_does_not_have_are_refused_or_passed_over(run, key, t
         for command in (("decode", text), ("embed", "--prompt", "a", "--message", "abcd")):
             code, _, err = run(*command, *options, "--nonce", nonce)
             assert (code, err) == (2, f"error: nonce={nonce}: a number from 0 to 2^26 - 1 is needed\n")
-    note_seen(seen_beside(key), Seen("", (1 << 64) - 1, "cd", "ef"))  # of another scheme
+    note_seen(seen_beside(key), Seen("", (1 << 64) - 1, "cd", "ef", "ab"))  # of another scheme
     assert run("decode", text, *options)[0] == 3
 
 
@@ -177,16 +177,24 @@ def test_what_was_read_is_noted_and_a_replay_named(run, key, model, tmp_path):
     first, again = run("decode", *options, text)[2], run("decode", *options, text)[2]
     assert "before" not in first
     assert "101 of 128 nonces tried" in first
-    assert "nonce 100 was read before, in the same text" in again
+    assert "nonce 100 was read before, with the same message" in again
     assert "1 of 128 nonces tried" in again.splitlines()[0]
     written = text.read_bytes()
-    for copy in (written + b"\r\n", b"\xef\xbb\xbf" + written, written.decode().encode("utf-16")):
+    quoted = b"".join(b"> " + line for line in written.splitlines(keepends=True))
+    marked = b"\xef\xbb\xbf" + written, written.decode().encode("utf-16")
+    for copy in (written + b"\r\n", *marked, b"a" + written, quoted, b"A letter.\n\n" + written):
         text.write_bytes(copy)
-        assert "nonce 100 was read before, in the same text" in run("decode", *options, text)[2]
+        err = run("decode", *options, text)[2]
+        assert "1 of 128 nonces tried" in err.splitlines()[0]
+        assert "nonce 100 was read before, with the same message" in err
     text.write_bytes(written + b" More.")
     code, out, err = run("decode", *options, text)
     assert (code, out) == (0, b"x")
-    assert "nonce 100 was read before in another text" in err
+    assert "nonce 100 was read before, with the same message" in err
+    text.write_bytes(run("embed", *options, "--message", "z", "--nonce", 100, "--allow-nonce-reuse")[1])
+    code, out, err = run("decode", *options, text)
+    assert (code, out) == (0, b"z")
+    assert "nonce 100 was read before, with another message: the sender used the nonce twice" in err
     assert (tmp_path / "secret.key.seen").stat().st_mode & 0o777 == 0o600
     # The search goes on behind what was seen.
     text.write_bytes(run("embed", *options, "--message", "y", "--nonce", 150)[1])
@@ -197,7 +205,7 @@ def test_a_decode_keeps_what_another_noted_while_it_read(run, key, model, tmp_pa
     """The other command ends after this one has read the ledger, and before this one writes it."""
     options, text, seen = ("--key", key, "--model", model, "--prompt", "a"), tmp_path / "text", tmp_path / "seen"
     text.write_bytes(run("embed", *options, "--message", "x")[1])
-    other, read = Seen("", 77, "cd", "ef"), commands.decode_with_model
+    other, read = Seen("", 77, "cd", "ef", "ab"), commands.decode_with_model
 
     def read_late(*arguments):
         note_seen(seen, other)

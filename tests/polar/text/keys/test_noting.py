@@ -5,6 +5,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from threading import Event, Thread
 
 import pytest
@@ -13,7 +14,7 @@ from polar.text.keys.lock import lock_of, locked_ledger
 from polar.text.keys.received import Seen, note_seen, read_seen, what_was_seen
 from wm_env.common.files import write_json
 
-MESSAGES = [Seen("", number, "ab", f"{number:02x}") for number in range(4)]
+MESSAGES = [Seen("", number, "ab", f"{number:02x}", "ef") for number in range(4)]
 
 
 def test_what_was_noted_since_the_ledger_was_read_is_kept(tmp_path):
@@ -22,7 +23,13 @@ def test_what_was_noted_since_the_ledger_was_read_is_kept(tmp_path):
         note_seen(path, message)
     assert read_seen(path) == tuple(MESSAGES)
     # The entries before are returned, so that two readers of one text at once do not both call it new.
-    assert what_was_seen(note_seen(path, MESSAGES[1]), MESSAGES[1]) == "nonce 1 was read before, in the same text"
+    again, before = "nonce 1 was read before, with the same message: in this text or in a copy of it", MESSAGES[1]
+    assert what_was_seen(note_seen(path, before), before) == again
+    assert what_was_seen([before], replace(before, text="ff")) == again
+    twice = "nonce 1 was read before, with another message: the sender used the nonce twice"
+    assert what_was_seen([before], replace(before, message="ff")) == twice
+    for new in (replace(before, use="ff"), replace(before, nonce=2)):
+        assert what_was_seen([before], new) is None
     assert path.stat().st_mode & 0o777 == lock_of(path).stat().st_mode & 0o777 == 0o600
 
 
@@ -31,8 +38,8 @@ def test_a_nonce_that_is_none_is_refused_with_the_name_of_the_ledger(tmp_path, n
     path = tmp_path / "seen"
 
     def note(number):
-        entry = {"sender": "", "nonce": number, "use": "ab", "text": "cd"}
-        write_json(path, {"kind": "covert-watermark messages read 1", "seen": [vars(MESSAGES[0]), entry]})
+        entry = {"sender": "", "nonce": number, "use": "ab", "text": "cd", "message": "ef"}
+        write_json(path, {"kind": "covert-watermark messages read 2", "seen": [vars(MESSAGES[0]), entry]})
 
     note(nonce)
     with pytest.raises(ValueError, match=f"^{path}: nonce {nonce} is none: name another --ledger, or remove it$"):
@@ -40,6 +47,20 @@ def test_a_nonce_that_is_none_is_refused_with_the_name_of_the_ledger(tmp_path, n
     for right in (2**64 - 1, 0):
         note(right)
         assert read_seen(path)[1].nonce == right
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("covert-watermark messages read 1", " was written by version 0.3"),
+        *[(kind, " is no list of messages that were read") for kind in ("covert-watermark nonces 3", [], None)],
+    ],
+)
+def test_another_file_is_refused_by_what_it_is(tmp_path, kind, says):
+    path = tmp_path / "seen"
+    write_json(path, {"kind": kind, "seen": []})
+    with pytest.raises(ValueError, match=f"^{path}{says}: name another --ledger, or remove it$"):
+        read_seen(path)
 
 
 def test_who_waits_says_so_and_keeps_what_the_other_noted(tmp_path):
@@ -53,7 +74,7 @@ def test_who_waits_says_so_and_keeps_what_the_other_noted(tmp_path):
     with locked_ledger(path, "decode", said.append):
         second.start()
         assert waits.wait(60)
-        write_json(path, {"kind": "covert-watermark messages read 1", "seen": [vars(MESSAGES[0])]})
+        write_json(path, {"kind": "covert-watermark messages read 2", "seen": [vars(MESSAGES[0])]})
     second.join(60)
     assert read_seen(path) == tuple(MESSAGES[:2])
     assert said == [f"{path} is in use by another decode: waiting for it to end"]
@@ -63,7 +84,7 @@ def test_many_processes_at_once_lose_no_note(tmp_path):
     path = tmp_path / "seen"
     note = (
         "import sys; from pathlib import Path; from polar.text.keys.received import Seen, note_seen\n"
-        "number = int(sys.argv[2]); [note_seen(Path(sys.argv[1]), Seen('', 100 * number + part, '', '')) "
+        "number = int(sys.argv[2]); [note_seen(Path(sys.argv[1]), Seen('', 100 * number + part, '', '', '')) "
         "for part in range(5)]"
     )
     processes = [subprocess.Popen([sys.executable, "-c", note, str(path), str(number)]) for number in range(4)]

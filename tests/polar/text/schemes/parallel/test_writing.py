@@ -75,6 +75,23 @@ def test_round_trip_with_the_tokenizer_alone(channel, tokenizer, number):
     assert decode(channel, b"the year" + sent.text.encode(), KEY, [number]).message == MESSAGES[number]
 
 
+def test_a_token_at_a_time(tmp_path):
+    """With n = 1 nothing polarises: every token carries a bit, which is lost where the key's hash splits its law
+    unevenly. Of 95 tokens that are about equally likely few are.
+    """
+    lm = load_lm(write_lm(tmp_path, [bytes([letter]) for letter in range(32, 127)], (), scale=0.2))
+    single = Settings(Parallel(positions=1, hash_bits=1, effective_tokens=64.0, bit_error=0.1, parity=32), LAW)
+    sent = embed_with_retries(open_channel(lm, "the year", single), b"ab", KEY, range(3))
+    assert sent.coded_tokens == 8 * (2 + 5 + 32)
+    tokenizer = read_text_tokenizer(tmp_path)
+    assert decode_with_tokenizer(tokenizer, sent.text.encode(), KEY, range(8), single).message == b"ab"
+
+
+def test_a_design_that_carries_nothing_is_refused_before_the_model_is_read():
+    with pytest.raises(ValueError, match=r"^1 positions with 4 hash bits carry no message bit under a design of 32"):
+        Settings(Parallel(positions=1), LAW).check()
+
+
 def test_what_stands_behind_the_longest_frame_is_not_looked_at(tokenizer, sent):
     document = f"{sent.text}{' then the' * 50_000}".encode()
     assert decode_with_tokenizer(tokenizer, document, KEY, [1], PARALLEL).message == b"user 4711"
