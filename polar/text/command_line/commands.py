@@ -130,8 +130,9 @@ def run_decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bo
     seen = read_seen(options.ledger_file)
     if options.nonce is None:
         count, limit = options.search or FIRST_NONCES, settings.scheme.nonce_limit
-        forms = {_digest(form) for form in text_forms(text, prompt or "", settings)}
-        nonces = nonces_to_try(seen, settings.sender, count, forms, limit)
+        # A scheme that finds nonces by itself looks for all of them at once, in whatever order.
+        forms = [] if settings.scheme.finds_nonces else text_forms(text, prompt or "", settings)
+        nonces = nonces_to_try(seen, settings.sender, count, set(map(_digest, forms)), limit)
     else:
         nonces = [options.nonce]
     start, stack = process_time(), None

@@ -36,8 +36,8 @@ def payload_of(message: Message, payload_bits: int) -> list[int]:
     bits = message if isinstance(message, BitString) else BitString(int.from_bytes(message, "big"), 8 * len(message))
     if bits.length != payload_bits:
         raise ValueError(
-            f"the message has {bits.length} bits: a message of the scheme robust has payload_bits={payload_bits}; take "
-            "such a message, or other payload_bits at both ends"
+            f"the message has {bits.length} bits: every message of the scheme robust has payload_bits={payload_bits}; "
+            "take such a message, or other payload_bits at both ends"
         )
     return [int(digit) for digit in str(bits)]
 
