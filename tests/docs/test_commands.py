@@ -11,9 +11,8 @@ from functools import partial
 
 import pytest
 import tyro
-from repository import ROOT
+from repository import DOCUMENTS, ROOT
 
-PLACES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^    .*$", re.MULTILINE)
 INLINE = re.compile(r"`([^`]+)`")
@@ -45,7 +44,7 @@ def commands(text: str) -> Iterator[tuple[str, ...]]:
             yield tuple(words[: ends[0]] if ends else words)
 
 
-ALL = sorted({words for path in PLACES for words in commands(path.read_text("utf-8")) if not TO_ADD & {*words}})
+ALL = sorted({words for path in DOCUMENTS for words in commands(path.read_text("utf-8")) if not TO_ADD & {*words}})
 
 
 def test_the_documents_print_commands():

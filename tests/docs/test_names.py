@@ -5,10 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from repository import ROOT
+from repository import DOCUMENTS, ROOT
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TEXTS = {str(path.relative_to(ROOT)): " ".join(path.read_text(encoding="utf-8").split()) for path in DOCUMENTS}
+TEXTS = [" ".join(path.read_text(encoding="utf-8").split()) for path in DOCUMENTS]
 INVENTED = {
     "agents/random_search.py",
     "agents.random_search",
@@ -27,7 +26,7 @@ TESTS = r"pytest ((?:tests/[\w/.]+ ?)+)(?:-k (\w+))?"
 
 def found(pattern: str) -> list[tuple[str, ...]]:
     """The groups of a pattern wherever it stands, each once."""
-    matches = [match.groups() or (match.group(),) for text in TEXTS.values() for match in re.finditer(pattern, text)]
+    matches = [match.groups() or (match.group(),) for text in TEXTS for match in re.finditer(pattern, text)]
     return sorted(set(matches), key=str)
 
 

@@ -65,7 +65,7 @@ def run_embed(options: Embed, key: Key, message: Message, prompt: str) -> None:
             tell(f"{options.record}: the record of the text, fingerprint {sent.record.fingerprint[:16]}")
         tell(sent.summary())
         if is_new:
-            whose = f" who is called {channel.settings.sender}" * bool(channel.settings.sender)
+            whose = f" who is called {channel.settings.sender}" if channel.settings.sender else ""
             tell(
                 f"{options.ledger_file}: a new list of nonces; another holder of the key{whose} may use the same ones: "
                 "give each holder a --sender of its own"
@@ -131,7 +131,7 @@ def run_decode(options: Decode, key: Key, text: bytes, prompt: str | None) -> bo
     if options.nonce is None:
         count, limit = options.search or FIRST_NONCES, settings.scheme.nonce_limit
         # A scheme that finds nonces by itself looks for all of them at once, in whatever order.
-        forms = [] if settings.scheme.finds_nonces else text_forms(text, prompt or "", settings)
+        forms = text_forms(text, prompt or "", settings) if seen and not settings.scheme.finds_nonces else []
         nonces = nonces_to_try(seen, settings.sender, count, set(map(_digest, forms)), limit)
     else:
         nonces = [options.nonce]

@@ -17,6 +17,9 @@ MOST_PARITY = 128
 MOST_POSITIONS = 1 << 16
 """More than any model reads."""
 
+_QUICKLY_DESIGNED = 1 << 10
+"""Positions whose design takes less than a second. A longer one is made when the model is known to read so many."""
+
 
 @paragraph_help
 @dataclass(frozen=True)
@@ -49,10 +52,11 @@ class Parallel(Scheme):
             raise ValueError(f"bit_error={self.bit_error}: a number above 0, at most 1/2, is needed")
         if not 0 <= self.parity <= MOST_PARITY:
             raise ValueError(f"parity={self.parity}: a number from 0 to {MOST_PARITY} is needed")
-        # Imported only here: other schemes do without scipy.
-        from polar.text.schemes.parallel.design import message_positions
+        if self.positions <= _QUICKLY_DESIGNED:
+            # Imported only here: other schemes do without scipy.
+            from polar.text.schemes.parallel.design import message_positions
 
-        message_positions(self.positions, self.hash_bits, self.effective_tokens, self.bit_error)
+            message_positions(self.positions, self.hash_bits, self.effective_tokens, self.bit_error)
 
     def longest_step(self, settings: "Settings") -> int:
         """As in `Scheme`."""
